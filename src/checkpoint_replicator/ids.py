@@ -1,0 +1,72 @@
+"""The names of things. Identity is always a random id, never a counter."""
+
+import re
+import secrets
+from typing import Final, NewType
+
+__all__ = [
+    "MAX_JOB_NAME",
+    "Address",
+    "Epoch",
+    "Host",
+    "Incarnation",
+    "Job",
+    "Rank",
+    "SessionId",
+    "Step",
+    "StoreId",
+    "Worker",
+    "is_address",
+    "job_fault",
+    "new_id",
+]
+
+Job = NewType("Job", str)
+"""The training job, as `job-name` in `replicator.yaml`."""
+Rank = NewType("Rank", int)
+"""A node's number in the job, 0 to nodes - 1."""
+Worker = NewType("Worker", int)
+"""One process of a node that saves one shard."""
+Step = NewType("Step", int)
+"""A training step; 0 is an ordinary one."""
+Epoch = NewType("Epoch", int)
+"""One rendezvous of all nodes of a job; growing; 0 stands for data of unknown origin."""
+Host = NewType("Host", str)
+"""A machine; a rank may move between hosts."""
+Address = NewType("Address", str)
+"""BLAKE3 of a shard's tree: 64 hex digits, after a `D` for a directory."""
+Incarnation = NewType("Incarnation", str)
+"""One life of a process: a random id made at its start."""
+SessionId = NewType("SessionId", str)
+"""One `replicator.yaml` taken up by one node: a random id."""
+StoreId = NewType("StoreId", str)
+"""The random id of one life of the Redis data set (`ckpt:store`)."""
+
+MAX_JOB_NAME: Final = 128
+"""Longest job name in bytes; `<job>-s<step>-n<rank>-w<worker>.restore` must fit into 255."""
+
+_ADDRESS: Final = re.compile(r"D?[0-9a-f]{64}")
+_JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def new_id() -> str:
+    """Return 16 random hex digits (64 bits)."""
+    return secrets.token_hex(8)
+
+
+def is_address(text: str) -> bool:
+    """Tell whether the text has the form of an address."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def job_fault(name: str) -> str | None:
+    """Say what is wrong with a job name, or None.
+
+    A job name becomes part of file names, Redis keys and bucket paths, so only letters, digits, dot, dash and
+    underscore pass, and the first is a letter or digit.
+    """
+    if len(name.encode()) > MAX_JOB_NAME:
+        return f"has {len(name.encode())} bytes, expected at most {MAX_JOB_NAME}"
+    if _JOB.fullmatch(name) is None:
+        return f"is {name!r}, expected letters, digits, '.', '_' and '-', beginning with a letter or digit"
+    return None
