@@ -1,16 +1,16 @@
 """Every error of ours, and the exit code that a process ends with when it meets one at the top.
 
-    ReplicatorError                70
-    ├── PermanentError             70   do not try again
-    │   ├── ConfigError            78   a key, flag or variable is wrong: names file, key, expected and found
-    │   ├── ProtocolError          76   bytes from outside do not parse
-    │   ├── CorruptError           65   bytes differ from their address
-    │   ├── UnsupportedError       65   a save holds what cannot be replicated (link, socket, device)
-    │   └── RefusedError           77   a newer stamp or session exists
-    └── TransientError             75   try again, on the caller's clock
-        ├── NoRoomError            75   bytes or inodes are missing
-        ├── UnreachableError       75   Redis, the backup store or a peer does not answer
-        └── BusyError              75   somebody else holds the lock
+- `ReplicatorError` 70
+  - `PermanentError` 70: do not try again
+    - `ConfigError` 78: a key, flag or variable is wrong; names file, key, expected and found
+    - `ProtocolError` 76: bytes from outside do not parse
+    - `CorruptError` 65: bytes differ from their address
+    - `UnsupportedError` 65: a save holds what cannot be replicated (link, socket, device)
+    - `RefusedError` 77: a newer stamp or session exists
+  - `TransientError` 75: try again, on the caller's clock
+    - `NoRoomError` 75: bytes or inodes are missing
+    - `UnreachableError` 75: Redis, the backup store or a peer does not answer
+    - `BusyError` 75: somebody else holds the lock
 """
 
 from typing import ClassVar

@@ -1,0 +1,479 @@
+"""Every message of the bus, grouped by who speaks.
+
+Messages are state or orders: they may be lost, repeated or late, and are idempotent. Adding a field needs a default;
+unknown fields are ignored; a change that old readers would misread raises PROTOCOL_VERSION.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Rank, StoreId
+from checkpoint_replicator.records import BackupOrder, Peer
+from checkpoint_replicator.save import Save, ShardKey, Tag
+from checkpoint_replicator.session import Session
+
+__all__ = [
+    "FEATURES",
+    "PROTOCOL_VERSION",
+    "BackupEntry",
+    "BackupResult",
+    "Beacon",
+    "Copy",
+    "CopyState",
+    "Envelope",
+    "Fault",
+    "Fetch",
+    "FetchOrder",
+    "FetchState",
+    "Held",
+    "Leaves",
+    "Message",
+    "NodeReport",
+    "NotYet",
+    "Offer",
+    "OfferOrder",
+    "Party",
+    "Refused",
+    "RestoreProgress",
+    "Room",
+    "Run",
+    "Saving",
+    "Service",
+    "ServiceHealth",
+    "Stored",
+    "TransferOrders",
+    "TransferReport",
+    "UploaderOrders",
+    "UploaderReport",
+    "Want",
+]
+
+PROTOCOL_VERSION: Final = 1
+FEATURES: Final[tuple[str, ...]] = ()
+"""Optional abilities of this build, told in every process's first message to a peer."""
+
+
+class Service(StrEnum):
+    """Who speaks."""
+
+    WATCHER = "watcher"
+    TRANSFER = "transfer"
+    UPLOADER = "uploader"
+    COORDINATOR = "coordinator"
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the parts of messages."""
+
+
+class Tagged(Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
+    """Base of the messages; the class name is the type on the wire."""
+
+
+class Party(Struct, frozen=True, kw_only=True):
+    """A process: which service on which host, in which life. An empty incarnation means whoever is there."""
+
+    host: Host
+    service: Service
+    incarnation: Incarnation = Incarnation("")
+
+
+# ---- parts of reports
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A whole shard that stands on this host: verified when it was named, names, sizes and inodes unchanged since.
+
+    Attributes:
+        tag: what it is.
+        committed: whether a keep list that this node obeyed called its save committed.
+        own: saved here (a copy for another rank otherwise).
+    """
+
+    tag: Tag
+    committed: bool = False
+    own: bool = False
+
+
+class Saving(Struct, frozen=True, kw_only=True):
+    """A finished save of this session that is not named yet: claimed or being hashed."""
+
+    save: Save
+    key: ShardKey
+    size: int = 0
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """Something that a node could not do as wished; it stays in reports until its cause is gone.
+
+    Attributes:
+        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uid`.
+        save: the save concerned, if any.
+        key: the shard concerned, if any.
+        reason: for people; says what was expected and what was found.
+    """
+
+    kind: str
+    reason: str
+    save: Save | None = None
+    key: ShardKey | None = None
+    address: Address | None = None
+
+
+class RestoreProgress(Struct, frozen=True, kw_only=True):
+    """How far a node is with a restore decision.
+
+    Attributes:
+        stamp: of the decision that it works on.
+        verified: own worker keys whose shard is whole, verified and named.
+        failed: keys that no source could complete, each with its reason.
+        have: bytes verified so far.
+        size: bytes needed in all.
+        by_source: bytes taken from `own`, `peer` and `backup`.
+        published: the markers stand.
+    """
+
+    stamp: Stamp
+    verified: tuple[ShardKey, ...] = ()
+    failed: tuple[Fault, ...] = ()
+    have: int = 0
+    size: int = 0
+    by_source: dict[str, int] = {}
+    published: bool = False
+
+
+class Room(Struct, frozen=True, kw_only=True):
+    """Bytes and inodes of the ramdisk; `reserve` is what is kept free for the trainer's next save."""
+
+    size: int
+    free: int
+    reserve: int = 0
+    inodes: int = 0
+    inodes_free: int = 0
+
+
+class ServiceHealth(Struct, frozen=True, kw_only=True):
+    """One service of this node as its watcher sees it."""
+
+    service: Service
+    incarnation: Incarnation = Incarnation("")
+    alive: bool = False
+    reason: str = ""
+
+
+class BackupEntry(Struct, frozen=True, kw_only=True):
+    """One backup directory as a listing showed it.
+
+    Attributes:
+        name: `<YYYY-MM-DD_HH-MM>`.
+        whole: it counts: manifest there and all its objects with their sizes, or Google's and covering.
+        tags: its shards; the save's epoch is 0 for Google's.
+        reason: why it does not count.
+        order: the JSON text of an unfinished `ORDER.json`, where there is one.
+    """
+
+    name: str
+    whole: bool
+    tags: tuple[Tag, ...] = ()
+    reason: str = ""
+    order: str = ""
+
+
+class BackupResult(Struct, frozen=True, kw_only=True):
+    """An uploader's answer to the order with this id.
+
+    Attributes:
+        done: finished well; False with a reason: failed, the coordinator decides.
+        entries: the listing, for kind `list`.
+        size: bytes stored.
+    """
+
+    id: str
+    kind: str
+    name: str = ""
+    done: bool = False
+    reason: str = ""
+    entries: tuple[BackupEntry, ...] = ()
+    size: int = 0
+    crc32c: dict[str, str] = {}
+    """Object name to crc32c, base64 as in Cloud Storage."""
+
+
+# ---- watcher to coordinator
+
+
+class NodeReport(Tagged, frozen=True, kw_only=True):
+    """A node's whole state for one job. State, not events: late and repeated ones are harmless.
+
+    Attributes:
+        version: grows within one incarnation of the watcher; the beacon tells which was taken up.
+        rank: of the session, None for a host that only holds data.
+        session: the current one, closed ones too until a new yaml comes.
+        store: the Redis life that the node last read.
+        obeyed: highest stamp that it obeyed for this job.
+        newest_committed: the newest committed save that it knows of.
+        complete: the scan ended after the watch began and every finished save that it found is hashed and named.
+        held: the inventory for this job. A report is a promise: it stays until a keep list drops it.
+        saving: finished saves on their way into `held`.
+        restore: progress with the last decision.
+        faults: see Fault.
+        room: of the ramdisk.
+        services: health of the node's transfer and uploader.
+        transfer: how peers reach this node; None while its transfer is away.
+        backup_root: of the first service that has one in its config; None without.
+        backup: answers to backup orders in hand.
+        backup_requested: steps of which a worker's directory held `_BACKUP_REQUESTED`.
+    """
+
+    version: int
+    session: Session | None = None
+    rank: Rank | None = None
+    store: StoreId = StoreId("")
+    obeyed: Stamp = ZERO
+    newest_committed: Save | None = None
+    complete: bool = False
+    held: tuple[Held, ...] = ()
+    saving: tuple[Saving, ...] = ()
+    restore: RestoreProgress | None = None
+    faults: tuple[Fault, ...] = ()
+    room: Room | None = None
+    services: tuple[ServiceHealth, ...] = ()
+    transfer: Peer | None = None
+    backup_root: str | None = None
+    backup: tuple[BackupResult, ...] = ()
+    backup_requested: tuple[Save, ...] = ()
+
+
+# ---- coordinator to watchers
+
+
+class Beacon(Tagged, frozen=True, kw_only=True):
+    """Wake-up, published each second and at each change: read Redis if `stamp` is news to you.
+
+    Attributes:
+        stamp: of the newest decision in Redis.
+        token: of the lease; a node obeys only what the lease in Redis names.
+        taken: watcher incarnation to the report version that was taken up.
+    """
+
+    stamp: Stamp
+    token: int
+    store: StoreId
+    taken: dict[str, int] = {}
+
+
+# ---- watcher to transfer and back
+
+
+class OfferOrder(Struct, frozen=True, kw_only=True):
+    """Give this shard to these peers and keep at it until each has stored it."""
+
+    tag: Tag
+    to: tuple[Peer, ...]
+
+
+class FetchOrder(Struct, frozen=True, kw_only=True):
+    """Bring this shard here, verified, and name it under all the tags.
+
+    Attributes:
+        tags: one or more tags with the same address.
+        holders: peers to ask; every one is tried before the fetch fails.
+        backup: name of a backup to ask the local uploader for, after the peers.
+    """
+
+    tags: tuple[Tag, ...]
+    holders: tuple[Peer, ...] = ()
+    backup: str | None = None
+
+
+class TransferOrders(Tagged, frozen=True, kw_only=True):
+    """All that the watcher wants of the transfer now; what is not listed any more is stopped (partials stay).
+
+    Attributes:
+        reserve: bytes to leave free for the trainer's next save when a peer's copy asks for room.
+        reserve_inodes: the same for inodes.
+        uploader: endpoint of the local uploader, empty without.
+    """
+
+    version: int
+    offers: tuple[OfferOrder, ...] = ()
+    fetches: tuple[FetchOrder, ...] = ()
+    reserve: int = 0
+    reserve_inodes: int = 0
+
+
+class CopyState(StrEnum):
+    """How an offer to one peer stands."""
+
+    OFFERED = "offered"
+    SENDING = "sending"
+    STORED = "stored"
+    REFUSED = "refused"
+    MUTATED = "mutated"
+
+
+class Copy(Struct, frozen=True, kw_only=True):
+    """One offer to one peer."""
+
+    address: Address
+    host: Host
+    state: CopyState
+    reason: str = ""
+    sent: int = 0
+
+
+class FetchState(StrEnum):
+    """How a fetch stands."""
+
+    FETCHING = "fetching"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Fetch(Struct, frozen=True, kw_only=True):
+    """One ordered fetch; `by_source` counts verified bytes by `peer` and `backup`."""
+
+    address: Address
+    state: FetchState
+    have: int = 0
+    size: int = 0
+    by_source: dict[str, int] = {}
+    reason: str = ""
+
+
+class TransferReport(Tagged, frozen=True, kw_only=True):
+    """The transfer's whole state, at each change and each second.
+
+    Attributes:
+        peer: how others reach this transfer.
+        version: of the orders that it follows.
+        landed: grows when a peer's copy was named here: a wake-up for the watcher to look at its sidecars.
+        corrupt: own shards whose bytes differ from their address, found while reading them for a peer.
+    """
+
+    peer: Peer
+    version: int = 0
+    copies: tuple[Copy, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+    landed: int = 0
+    corrupt: tuple[Fault, ...] = ()
+
+
+# ---- watcher to uploader and back
+
+
+class UploaderOrders(Tagged, frozen=True, kw_only=True):
+    """All that the watcher wants of the uploader now."""
+
+    version: int
+    orders: tuple[BackupOrder, ...] = ()
+
+
+class UploaderReport(Tagged, frozen=True, kw_only=True):
+    """The uploader's whole state; a result stays until its order is no longer listed.
+
+    Attributes:
+        root: the backup root of its config; None without.
+        leaves: endpoint at which it takes Want from the local transfer.
+        sent: bytes moved so far for each order in hand (progress).
+    """
+
+    root: str | None
+    version: int = 0
+    results: tuple[BackupResult, ...] = ()
+    sent: dict[str, int] = {}
+
+
+# ---- transfer to transfer (and transfer to the local uploader as a holder)
+
+
+class Offer(Tagged, frozen=True, kw_only=True):
+    """I hold this shard; the body is its tree. Sent unasked for replication, or in answer to a Want for the tree."""
+
+    tags: tuple[Tag, ...]
+    answer_to: Peer
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
+
+    first: int
+    count: int
+
+
+class Want(Tagged, frozen=True, kw_only=True):
+    """Send me these leaves, at most `credit` bytes unacknowledged in all.
+
+    Attributes:
+        tree: send the tree first (an Offer).
+        backup: for the uploader: which backup to read.
+        answer_to: where Leaves, NotYet and Refused go.
+    """
+
+    address: Address
+    answer_to: Peer
+    runs: tuple[Run, ...] = ()
+    credit: int = 0
+    tree: bool = False
+    backup: str = ""
+
+
+class Leaves(Tagged, frozen=True, kw_only=True):
+    """Bytes; one body frame a run, the leaves of a run one after another."""
+
+    address: Address
+    runs: tuple[Run, ...]
+
+
+class NotYet(Tagged, frozen=True, kw_only=True):
+    """These leaves are not here yet (or never will be from me: `gone`)."""
+
+    address: Address
+    runs: tuple[Run, ...] = ()
+    gone: bool = False
+    reason: str = ""
+
+
+class Stored(Tagged, frozen=True, kw_only=True):
+    """The receiver's word: whole, verified and named on my host under all these tags."""
+
+    address: Address
+    tags: tuple[Tag, ...]
+
+
+class Refused(Tagged, frozen=True, kw_only=True):
+    """The receiver's no: `no_room`, `bad_tree`, `busy`, `unsupported`; `retry` says whether to offer again."""
+
+    address: Address
+    kind: str
+    reason: str
+    retry: bool = True
+
+
+Message = (
+    NodeReport
+    | Beacon
+    | TransferOrders
+    | TransferReport
+    | UploaderOrders
+    | UploaderReport
+    | Offer
+    | Want
+    | Leaves
+    | NotYet
+    | Stored
+    | Refused
+)
+
+
+class Envelope(Struct, frozen=True, kw_only=True):
+    """What the header frame holds: who to whom, and one message."""
+
+    sender: Party
+    receiver: Party
+    job: Job
+    message: Message
+    features: tuple[str, ...] = ()

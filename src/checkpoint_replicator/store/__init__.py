@@ -1,0 +1,127 @@
+"""The questions that the services ask Redis, in our words.
+
+`RedisManifestStore` answers them with Redis, `MemoryManifestStore` (tests, simulation) in memory; both pass
+`tests/contract/test_store.py`. Every method may raise `UnreachableError`; nothing else from the network comes out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
+from checkpoint_replicator.records import HostRecord, Lease, NodeView
+
+__all__ = ["AddEvent", "Change", "Delete", "ManifestStore", "Renewal", "SetHash", "SetScores", "Snapshot"]
+
+
+class SetHash(msgspec.Struct, frozen=True):
+    """Write fields of the hash `ckpt:{<job>}:<key>`; with `replace` the fields not named here go."""
+
+    key: str
+    fields: dict[str, str]
+    replace: bool = False
+
+
+class SetScores(msgspec.Struct, frozen=True):
+    """Write members of the sorted set `ckpt:{<job>}:<key>`; with `replace` the members not named here go."""
+
+    key: str
+    scores: dict[str, float]
+    replace: bool = False
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove the key `ckpt:{<job>}:<key>`."""
+
+    key: str
+
+
+class AddEvent(msgspec.Struct, frozen=True):
+    """Append to the capped stream `ckpt:{<job>}:events`."""
+
+    fields: dict[str, str]
+
+
+Change = SetHash | SetScores | Delete | AddEvent
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """Answer to a renewal: is the lease still ours, in which store life, and how far is the fence."""
+
+    held: bool
+    store: StoreId
+    fence: Stamp
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All hashes and sorted sets of a job, by key without the prefix; scores as text."""
+
+    store: StoreId
+    fence: Stamp
+    hashes: dict[str, dict[str, str]]
+
+
+class ManifestStore(Protocol):
+    """Redis as the services see it."""
+
+    async def store_id(self) -> StoreId:
+        """Return the random id of this data set, setting it if there is none."""
+        ...
+
+    async def time(self) -> float:
+        """Return Redis TIME, in seconds since the Unix epoch."""
+        ...
+
+    async def jobs(self) -> frozenset[Job]:
+        """Return the names in `ckpt:jobs`."""
+        ...
+
+    async def add_job(self, job: Job) -> None:
+        """Add to `ckpt:jobs` and wake the coordinators; idempotent."""
+        ...
+
+    async def register(self, record: HostRecord) -> None:
+        """Write `ckpt:host:<host>`; idempotent."""
+        ...
+
+    async def unregister(self, host: Host, incarnation: Incarnation) -> None:
+        """Remove `ckpt:host:<host>` if that incarnation wrote it."""
+        ...
+
+    async def hosts(self) -> Mapping[Host, HostRecord]:
+        """Return all registered hosts."""
+        ...
+
+    async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
+        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None."""
+        ...
+
+    async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
+        """Prolong the lease if this incarnation and token hold it."""
+        ...
+
+    async def release(self, job: Job, lease: Lease) -> None:
+        """Give the lease back if this incarnation and token hold it."""
+        ...
+
+    async def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
+        """Write all changes at once under this stamp and raise the fence to it.
+
+        Refused, changing nothing, unless the lease in Redis names this incarnation and token and the fence is not
+        above the stamp. Returns None when written, else the stamp seen.
+        """
+        ...
+
+    async def snapshot(self, job: Job) -> Snapshot:
+        """Return all that is known of a job, for a coordinator that takes over."""
+        ...
+
+    async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
+        """Return what a node of this job must obey, read atomically.
+
+        Raises:
+            ProtocolError: a value does not parse; names the key.
+        """
+        ...
