@@ -5,12 +5,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.memory_blobs import MemoryBlobStore
 
 from checkpoint_replicator.blobs import Blob, BlobStore
 from checkpoint_replicator.blobs.crc32c import crc32c_of
 from checkpoint_replicator.blobs.directory import DirectoryBlobStore
 from checkpoint_replicator.errors import CorruptError, ProtocolError, RefusedError
+from support.memory_blobs import MemoryBlobStore
 
 
 @pytest.fixture(params=["memory", "directory"])

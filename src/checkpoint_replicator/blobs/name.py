@@ -22,7 +22,7 @@ def name_fault(name: str) -> str | None:
         return "is not UTF-8"
     if len(raw) > MAX_NAME:
         return f"has {len(raw)} bytes, expected at most {MAX_NAME}"
-    if any(ord(letter) < 0x20 for letter in name):
+    if any(letter < " " for letter in name):
         return "has a control character"
     parts = name.split("/")
     for part in parts:

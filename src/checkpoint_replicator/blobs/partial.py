@@ -48,13 +48,13 @@ def sweep(base: int) -> int:
     A living writer, in this process or another, holds the lock of its file. Where the file system has no locks
     nothing is swept.
     """
-    swept = 0
     try:
         with open_folder(base, _FOLDER) as folder:
-            for name in os.listdir(folder):
-                swept += _sweep(folder, name)
-    except FileNotFoundError:
-        return swept
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries]
+            swept = sum(_sweep(folder, name) for name in names)
+    except FileNotFoundError:  # nothing was ever written
+        return 0
     return swept
 
 
