@@ -154,6 +154,7 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_read(monkeypatch: pytes
         Tree.parse(HEADER + F + b"a\n")
 
 
-def test_many_files_that_are_too_large_together_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="in all"):
-        Tree([File(b"a", MAX_SIZE, b""), File(b"b", MAX_SIZE, b"")])
+def test_many_files_that_are_too_large_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkpoint_replicator.tree.MAX_SIZE", 15)
+    with pytest.raises(ProtocolError, match="at most 15 in all"):
+        Tree([File(b"a", 10, A), File(b"b", 10, A)])
