@@ -6,7 +6,6 @@ from typing import Protocol
 
 import msgspec
 import pytest
-from support.memory_store import MemoryManifestStore, StoreModel
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import ZERO, Stamp
@@ -30,6 +29,7 @@ from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import AddEvent, Change, Delete, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
+from support.memory_store import MemoryManifestStore, StoreModel
 
 JOB = Job("llama-3.1_8b")
 HOST = Host("node-0")
@@ -266,7 +266,7 @@ async def test_neither_another_incarnation_nor_another_token_can_renew(store: Ma
     assert (await store.renew(JOB, lease, TTL)).held
 
 
-async def test_neither_another_incarnation_nor_another_token_can_release(rig: Rig, store: ManifestStore) -> None:
+async def test_neither_another_incarnation_nor_another_token_can_release(store: ManifestStore) -> None:
     lease = await lead(store)
     await store.release(JOB, msgspec.structs.replace(lease, incarnation=Incarnation("c2")))
     await store.release(JOB, msgspec.structs.replace(lease, token=lease.token + 1))

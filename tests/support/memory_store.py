@@ -173,7 +173,7 @@ class StoreModel:
         restore = self._hash(job_key(job, f"restore:{epoch.get('number', '')}"))
         raw = RawView(
             store=self._strings.get(STORE),
-            lease=self._strings.get(job_key(job, "lease")),
+            lease=self._string(job_key(job, "lease")),
             fence=self._hash(job_key(job, "fence")),
             epoch=epoch,
             decision=restore.get("decision"),
@@ -210,6 +210,11 @@ class StoreModel:
         if any(key in part for part in (self._strings, self._scores, self._sets, self._streams)):
             raise ProtocolError(f"{key}: expected a hash")
         return self._hashes.get(key, {})
+
+    def _string(self, key: str) -> str | None:
+        if any(key in part for part in (self._hashes, self._scores, self._sets, self._streams)):
+            raise ProtocolError(f"{key}: expected a string")
+        return self._strings.get(key)
 
     def _fence(self, job: Job) -> Stamp | None:
         key = job_key(job, "fence")
