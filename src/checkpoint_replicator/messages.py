@@ -186,7 +186,8 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     """An uploader's answer to the order with this id.
 
     Attributes:
-        done: finished well; False with a reason: failed, the coordinator decides.
+        done: finished well; False with a reason: failed, the coordinator decides; False without: in hand, `size` says
+            how far.
         entries: the listing, for kind `list`.
         size: bytes stored.
     """
@@ -199,7 +200,9 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     entries: tuple[BackupEntry, ...] = ()
     size: int = 0
     crc32c: dict[str, str] = {}
-    """Object name to crc32c, base64 as in Cloud Storage."""
+    """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
+    sizes: dict[str, int] = {}
+    """Object name to bytes, of the same objects."""
 
 
 # ---- watcher to coordinator
