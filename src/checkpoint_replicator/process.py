@@ -26,7 +26,7 @@ from checkpoint_replicator.ids import Incarnation, new_id
 from checkpoint_replicator.logs import Log, set_up
 from checkpoint_replicator.metrics import Health, HealthServer, new_registry
 
-__all__ = ["Runtime", "describe", "execute", "exit_code", "service_command"]
+__all__ = ["Runtime", "describe", "end_hard_after", "execute", "exit_code", "service_command"]
 
 Config = TypeVar("Config", bound=ServiceConfig)
 
@@ -84,7 +84,7 @@ def service_command(name: str, kind: type[Config], run: Service[Config]) -> clic
         if check:
             click.echo(describe(loaded))
             return
-        raise SystemExit(execute(name, loaded, run))
+        raise SystemExit(execute(name, loaded, run, bound=end_hard_after))
 
     options: list[click.Parameter] = [
         click.Option(
@@ -123,11 +123,14 @@ def _hide(text: str) -> str:
     return f"{scheme}://{user}{colon and ':***'}@{place}"
 
 
-def execute(name: str, config: Config, run: Service[Config]) -> int:
-    """Run a service until it is asked to stop or fails; returns the exit code."""
+def execute(name: str, config: Config, run: Service[Config], *, bound: Callable[[float], object] | None = None) -> int:
+    """Run a service until it is asked to stop or fails; returns the exit code.
+
+    When the stop begins `bound` is told how many seconds the whole rest of the process may take.
+    """
     log = set_up(config.log_level, config.log_format, service=name, node=config.host)
     try:
-        asyncio.run(_serve(name, config, run, log))
+        asyncio.run(_serve(name, config, run, log, bound))
     except Exception as error:
         code = exit_code(error)
         log.exception("service_failed", reason=_reason(error), code=code)
@@ -155,7 +158,9 @@ def _reason(error: BaseException) -> str:
     return "; ".join(str(leaf) or type(leaf).__name__ for leaf in _leaves(error))
 
 
-async def _serve(name: str, config: Config, run: Service[Config], log: Log) -> None:
+async def _serve(
+    name: str, config: Config, run: Service[Config], log: Log, bound: Callable[[float], object] | None
+) -> None:
     registry = new_registry(name, config.host)
     health = Health(config.times.loop_silent)
     address = config.health_address
@@ -169,14 +174,16 @@ async def _serve(name: str, config: Config, run: Service[Config], log: Log) -> N
     try:
         _write_health(config, name, server.url)
         log.info("service_started", incarnation=runtime.incarnation, health=server.url, version=__version__)
-        await _until_stopped(config, run, runtime)
+        await _until_stopped(config, run, runtime, bound)
     finally:
         beat.cancel()
         await bus.close()
         server.close()
 
 
-async def _until_stopped(config: Config, run: Service[Config], runtime: Runtime) -> None:
+async def _until_stopped(
+    config: Config, run: Service[Config], runtime: Runtime, bound: Callable[[float], object] | None
+) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, runtime, number)
@@ -186,7 +193,12 @@ async def _until_stopped(config: Config, run: Service[Config], runtime: Runtime)
     try:
         await asyncio.wait((service, stop, failed), return_when=asyncio.FIRST_COMPLETED)
         if runtime.stopping.is_set():
-            await _drain(config.times.drain, service, runtime.log)
+            limit = config.times.drain
+            if bound is not None:
+                bound(limit + HARD_STOP)
+            done, _ = await asyncio.wait((service,), timeout=limit)
+            if not done:
+                runtime.log.warning("drain_expired", seconds=limit)
     finally:
         stop.cancel()
         if not service.done():
@@ -200,14 +212,11 @@ async def _until_stopped(config: Config, run: Service[Config], runtime: Runtime)
         raise ReplicatorError("the service ended without being asked to")
 
 
-async def _drain(limit: float, service: "asyncio.Future[None]", log: Log) -> None:
-    """Give the service its time; what hangs in a thread must not keep the process."""
-    guard = threading.Timer(limit + HARD_STOP, _end_hard)
+def end_hard_after(seconds: float) -> None:
+    """End this process after a while, whatever then still hangs in one of its threads."""
+    guard = threading.Timer(seconds, _end_hard)
     guard.daemon = True
     guard.start()
-    done, _ = await asyncio.wait((service,), timeout=limit)
-    if not done:
-        log.warning("drain_expired", seconds=limit)
 
 
 def _end_hard() -> None:

@@ -2,6 +2,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -55,8 +57,15 @@ def test_a_service_that_does_not_drain_is_ended_at_its_deadline() -> None:
             raise
 
     times = Times(linger=0.01, drain=0.05)
-    assert execute("sample", ServiceConfig(times=times), hang) == 0
+    bounds: list[float] = []
+    assert execute("sample", ServiceConfig(times=times), hang, bound=bounds.append) == 0
     assert cancelled
+    assert bounds == [0.05 + process.HARD_STOP]
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
+    code = "import threading, checkpoint_replicator.process as p; p.end_hard_after(0.01); threading.Event().wait()"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 75
 
 
 @pytest.mark.parametrize(
@@ -166,7 +175,9 @@ def test_a_health_port_that_is_taken_is_said() -> None:
 
     def _inner(taken: str) -> int:
         with pytest.raises(BusyError, match="cannot be bound"):
-            asyncio.run(process._serve("inner", ServiceConfig(health=taken), stop_at_once, structlog.get_logger()))
+            asyncio.run(
+                process._serve("inner", ServiceConfig(health=taken), stop_at_once, structlog.get_logger(), None)
+            )
         return 75
 
     assert execute("sample", ServiceConfig(), outer) == 0
