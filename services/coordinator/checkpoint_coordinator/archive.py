@@ -321,7 +321,9 @@ class Archive:
                 return Work(
                     record.save, record.shape, at.tags, Phase.RESERVING, at.now, name=record.name, stamp=record.stamp
                 )
-            self._put(msgspec.structs.replace(record, state=Phase.ABANDONED, reason="its save is not the newest any more"))
+            self._put(
+                msgspec.structs.replace(record, state=Phase.ABANDONED, reason="its save is not the newest any more")
+            )
             self._abandon(record.name)
             return None
         return None

@@ -5,21 +5,21 @@ take-over. What does not parse is left out and named: an index can be rebuilt, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
+from checkpoint_coordinator.archive import BackupRecord, LastBackup
+from checkpoint_coordinator.commit import SaveState
+from checkpoint_coordinator.restore import Forced
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Host, Rank, SessionId, Worker
 from checkpoint_replicator.records import EpochRecord, FetchPlan, KeepList, Orders, RestoreRecord
 from checkpoint_replicator.save import Save, ShardKey, parse_save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import Change, Delete, SetHash, SetScores
 from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
-from checkpoint_coordinator.archive import BackupRecord, LastBackup
-from checkpoint_coordinator.commit import SaveState
-from checkpoint_coordinator.restore import Forced
 
 __all__ = ["Hashes", "SaveRecord", "State", "changes", "hashes", "merged", "recall", "recall_forced", "score"]
 
@@ -202,7 +202,7 @@ def recall(found: Mapping[str, Mapping[str, str]]) -> State:
     for key, fields in found.items():
         kind, _, name = key.partition(":")
         if kind == "step":
-            saved = _guard(state.unreadable, key, lambda name=name, fields=fields: _recall_save(name, fields))
+            saved = _guard(state.unreadable, key, partial(_recall_save, name, fields))
             if saved is not None:
                 state.saves[saved.save] = saved
         elif kind == "backup":
@@ -210,8 +210,8 @@ def recall(found: Mapping[str, Mapping[str, str]]) -> State:
             if backup is not None:
                 state.backups[name] = backup
         elif kind == "node":
-            state.superseded.extend(_guard(state.unreadable, key, lambda n=name, f=fields: _recall_old(n, f)) or ())
-            state.members.extend(_guard(state.unreadable, key, lambda n=name, f=fields: _recall_seat(n, f)) or ())
+            state.superseded.extend(_guard(state.unreadable, key, partial(_recall_old, name, fields)) or ())
+            state.members.extend(_guard(state.unreadable, key, partial(_recall_seat, name, fields)) or ())
     state.last_backup = read.record("lastbackup", LastBackup)
     state.forced = recall_forced(found, state.unreadable)
     return state
@@ -225,9 +225,9 @@ def recall_forced(found: Mapping[str, Mapping[str, str]], unreadable: list[str])
 def _recall_restore(state: State, fields: Mapping[str, str]) -> None:
     for field, text in fields.items():
         if field == "decision":
-            state.restore = _guard(state.unreadable, "restore", lambda text=text: from_json(RestoreRecord, text, "restore"))
+            state.restore = _guard(state.unreadable, "restore", partial(from_json, RestoreRecord, text, "restore"))
         elif field.startswith("n") and field[1:].isascii() and field[1:].isdigit():
-            plan = _guard(state.unreadable, f"restore {field}", lambda text=text: from_json(FetchPlan, text, "plan"))
+            plan = _guard(state.unreadable, f"restore {field}", partial(from_json, FetchPlan, text, "plan"))
             if plan is not None:
                 state.plans[Rank(int(field[1:]))] = plan
 
