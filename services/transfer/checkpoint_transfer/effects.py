@@ -1,5 +1,7 @@
 """What the transfer's machine is told by its shell, and what it wants done: events and effects."""
 
+from typing import Final
+
 import msgspec
 
 from checkpoint_replicator.ids import Address, Job
@@ -22,6 +24,8 @@ from checkpoint_transfer.receiver import Frames, ReceiverEvent
 from checkpoint_transfer.source import Source
 
 __all__ = [
+    "NO_JOB",
+    "Addressed",
     "CheckShard",
     "Close",
     "FetchMoved",
@@ -49,7 +53,11 @@ __all__ = [
     "Wire",
 ]
 
-Wire = Offer | Want | Leaves | NotYet | Stored | Refused | TransferOrders
+NO_JOB: Final = Job("node")
+"""Stands where a message is not about a job's shard."""
+Addressed = Offer | Want | Leaves | NotYet | Stored | Refused
+"""The messages that speak of one shard."""
+Wire = Addressed | TransferOrders
 """The messages that a transfer takes."""
 
 

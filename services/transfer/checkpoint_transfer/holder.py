@@ -73,7 +73,7 @@ HolderEffect = SendLeaves | SayNotYet | ForgetPeer
 
 
 class Holder:
-    """Serves one peer; never has more unacknowledged bytes than the peer's credit, its own limit and the budget allow."""
+    """Serves one peer; never has more unacknowledged bytes than the peer's credit, its limit and the budget allow."""
 
     def __init__(self, sizes: Sizes, have: LeafSet, budget: Budget, limit: int, patience: Patience) -> None:
         """Take the shard's leaf sizes, the live set of leaves that are here, and the bounds in bytes."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from checkpoint_replicator.ids import Address, Incarnation, Job
+from checkpoint_replicator.ids import Address, Incarnation, Job, is_address
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import (
     Fault,
@@ -104,11 +104,10 @@ class TransferMachine:
 
     def next_deadline(self) -> float:
         """When anything is overdue, or the next report is due."""
-        deadlines = [self._report_at()]
-        for part in (self._offers, self._serving, *(fetch.receiver for fetch in self._fetches.values())):
-            if (deadline := part.next_deadline()) is not None:
-                deadlines.append(deadline)
-        return min(deadlines)
+        deadlines: list[float | None] = [self._report_at()]
+        deadlines += [self._offers.next_deadline(), self._serving.next_deadline()]
+        deadlines += [fetch.receiver.next_deadline() for fetch in self._fetches.values()]
+        return min(deadline for deadline in deadlines if deadline is not None)
 
     @property
     def report(self) -> TransferReport:
@@ -175,6 +174,8 @@ class TransferMachine:
         self, sender: Party, job: Job, message: do.Wire, body: Frames, now: float
     ) -> Iterator[do.TransferEffect]:
         source = Source(sender.host, sender.incarnation)
+        if not isinstance(message, TransferOrders) and not is_address(_address(message)):
+            return
         match message:
             case TransferOrders():
                 if sender.service is Service.WATCHER and sender.host == self._me.host:
@@ -245,7 +246,7 @@ class TransferMachine:
     # ---- fetches
 
     def _offered(self, sender: Party, offer: Offer, body: Frames, now: float) -> Iterator[do.TransferEffect]:
-        address = offer.tags[0].address if offer.tags else offer.address
+        address = _address(offer)
         fetch = self._fetches.get(address)
         if not offer.tags or sender.service is not Service.TRANSFER:  # the answer to a Want for the tree
             if fetch is not None:
@@ -292,7 +293,8 @@ class TransferMachine:
             fetch.naming_failed()
         if phase is Phase.FAILED:
             for peer, tags in fetch.refuse():
-                refused = Refused(address=fetch.address, kind=fetch.receiver.fault, reason=fetch.receiver.reason)
+                kind, reason = fetch.receiver.fault, fetch.receiver.reason
+                refused = Refused(address=fetch.address, kind=kind, reason=reason, retry=kind != "clash")
                 yield do.Tell(peer, tags[0].job, refused)
         if not (fetch.is_wanted or fetch.is_naming) and fetch.receiver.is_quiet:
             yield from self._end(fetch)
@@ -429,7 +431,7 @@ class TransferMachine:
         return NotYet(address=address, runs=want.runs, reason=reason)
 
     def _job(self, address: Address) -> Job:
-        return self._jobs.get(address, Job(""))
+        return self._jobs.get(address, do.NO_JOB)
 
     # ---- offers and checks
 
@@ -468,3 +470,8 @@ class TransferMachine:
             gone = NotYet(address=address, gone=True, reason=f"its copy is corrupt: {fault}")
             yield do.Tell(peer, self._job(address), gone)
         yield from self._close_unused(address)
+
+
+def _address(message: do.Addressed) -> Address:
+    """Return the shard that a message speaks of."""
+    return message.tags[0].address if isinstance(message, Offer) and message.tags else message.address

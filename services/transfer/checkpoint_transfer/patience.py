@@ -1,6 +1,7 @@
 """How long the transfer waits for whom; all in seconds, taken from the one table of times."""
 
 import msgspec
+
 from checkpoint_replicator.times import Times
 
 __all__ = ["Patience", "patience_of"]

@@ -157,9 +157,10 @@ class ShardNamed(msgspec.Struct, frozen=True):
 
 
 class NamingFailed(msgspec.Struct, frozen=True):
-    """The shard could not be named."""
+    """The shard could not be named; `clash`: another shard has one of the names, so trying again is in vain."""
 
     reason: str
+    clash: bool = False
 
 
 class OpenPartial(msgspec.Struct, frozen=True):
@@ -243,7 +244,7 @@ class Receiver:
         self.reason = ""
         """Why it failed last; empty again as soon as it makes progress."""
         self.fault = ""
-        """The kind of the last failure: `no_room`, or `failed`."""
+        """The kind of the last failure: `no_room`, `clash` or `failed`."""
         self.sizes: Sizes = ()
         self.have = LeafSet.empty(0)
         self.have_bytes = 0
@@ -296,8 +297,9 @@ class Receiver:
                 if self.phase is Phase.NAMING:
                     self.phase = Phase.DONE
                     self.reason = ""
-            case NamingFailed(reason):
+            case NamingFailed(reason, clash):
                 self._fail(reason, now)
+                self.fault = "clash" if clash else "failed"
             case Ticked():
                 effects += self._tick(now)
         touched = event.source if isinstance(event, LeavesStored) else None
