@@ -28,8 +28,8 @@ REDIS: Final = "redis"
 MAX_SOCKET_PATH: Final = 107
 """Longest path of a unix socket in bytes."""
 
-Setting = str | int | float | bool
-"""A value in a service's TOML file."""
+Setting = str | int | float | bool | Mapping[str, str]
+"""A value in a service's TOML file; a mapping becomes an inline table (`times`)."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         digest = hashlib.sha256(os.fsencode(self.directory.resolve())).hexdigest()[:10]
         for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  # mode 0700 and the owner are checked in `lay_out`
             run = Path(base, f"ckpt-{os.getuid()}-{digest}")
-            if len(os.fsencode(run / f"{self.nodes}" / "transfer.sock")) <= MAX_SOCKET_PATH:
+            if len(os.fsencode(run / f"n{self.nodes}" / "transfer.sock")) <= MAX_SOCKET_PATH:
                 return run
         raise ConfigError(f"{run} is too long for a unix socket, expected at most {MAX_SOCKET_PATH} bytes")
 
@@ -80,40 +80,39 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         _own_directory(self.run)
         for path in (self.directory / "config", self.directory / "logs", *map(self.ramdisk, range(self.nodes))):
             path.mkdir(parents=True, exist_ok=True)
-        ports = iter(free_ports(1 + self.coordinators + len(SERVICES) * self.nodes, chance))
         programs: list[Program] = []
         redis = self.redis
         if redis is None:
-            port = next(ports)
+            [port] = free_ports(1, chance)
             redis = f"redis://127.0.0.1:{port}/0"
             data = self.directory / REDIS
             data.mkdir(exist_ok=True)
             programs.append(Program(name=REDIS, command=redis_command(port, data), log=self._log(REDIS)))
         programs += (
-            self._service("coordinator", f"coordinator-{number}", redis, next(ports), {})
+            self._service("coordinator", f"coordinator-{number}", redis, self.run / f"c{number}", {})
             for number in range(self.coordinators)
         )
         for node in range(self.nodes):
             for service in SERVICES:
-                own: dict[str, Setting] = {"run": str(self.run / str(node)), "ramdisk": str(self.ramdisk(node))}
+                own: dict[str, Setting] = {"ramdisk": str(self.ramdisk(node))}
                 if self.ramdisk_size is not None and service != "uploader":
                     own["ramdisk-size"] = self.ramdisk_size
-                programs.append(self._service(service, host_name(node), redis, next(ports), own))
-        for node in range(self.nodes):
-            (self.run / str(node)).mkdir(mode=0o700, exist_ok=True)
+                programs.append(self._service(service, host_name(node), redis, self.run / f"n{node}", own))
         return redis, tuple(programs)
 
-    def _service(self, service: str, host: str, redis: str, port: int, own: Mapping[str, Setting]) -> Program:
-        name = host if service == "coordinator" else f"{host}-{service}"
-        health = f"127.0.0.1:{port}"
-        settings: dict[str, Setting] = {"host": host, "redis": redis, "health": health, "log-format": "json", **own}
+    def _service(self, service: str, host: str, redis: str, run: Path, own: Mapping[str, Setting]) -> Program:
+        run.mkdir(mode=0o700, exist_ok=True)
+        alone = service == "coordinator"
+        name = host if alone else f"{host}-{service}"
+        settings: dict[str, Setting] = {"host": host, "redis": redis, "run": str(run), "log-format": "json", **own}
         if self.backup is not None and service != "transfer":
             settings["backup"] = self.backup
         settings.update(self.settings.get(service, {}))
         config = self.directory / "config" / f"{name}.toml"
         config.write_text(toml_text(settings), encoding="utf-8")
         command = (sys.executable, "-m", f"checkpoint_{service}", "--config", str(config))
-        return Program(name=name, command=command, log=self._log(name), health=health)
+        health = run / f"{service}.health"
+        return Program(name=name, command=command, log=self._log(name), health=health, tier=1 if alone else 2)
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -130,8 +129,14 @@ def node_services(node: int) -> tuple[str, ...]:
 
 
 def toml_text(settings: Mapping[str, Setting]) -> str:
-    """Write flat settings as TOML; JSON's strings, numbers and booleans are TOML's too."""
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
+    """Write settings as TOML."""
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in settings.items())
+
+
+def _toml_value(value: Setting) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {_toml_value(part)}' for key, part in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)  # JSON's strings, numbers and booleans are TOML's too
 
 
 def _own_directory(path: Path) -> None:

@@ -7,15 +7,16 @@ systemd or Kubernetes instead.
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 import psutil
@@ -44,15 +45,15 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         name: how people call it, `node-0-watcher`.
         command: the first element is a path.
         log: file that takes stdout and stderr; appended to.
-        health: `host:port` where `/readyz` answers; None: ready as soon as it runs.
-        environment: added to this process's own.
+        health: file in which the program leaves the URL of its health pages; None: ready as soon as it runs.
+        tier: programs of a higher tier are ended before those of a lower one.
     """
 
     name: str
     command: tuple[str, ...]
     log: Path
-    health: str | None = None
-    environment: dict[str, str] = {}
+    health: Path | None = None
+    tier: int = 0
 
 
 class Condition(StrEnum):
@@ -86,7 +87,7 @@ class Supervisor:
     """Keeps programs running. Use as `async with Supervisor(programs) as supervisor`; at exit everything is ended.
 
     Args:
-        programs: in the order in which they are started; they are stopped in the opposite order.
+        programs: in the order in which they are started.
         watch: called at every change of a program's state.
         restart: whether a program that ends by itself is started again.
         clock: monotonic seconds.
@@ -165,7 +166,10 @@ class Supervisor:
         Returns the exit code of each; None for one that did not run.
         """
         chosen = tuple(self.programs if names is None else names)
-        return await self._end(chosen[::-1], grace=grace)
+        codes: dict[str, int | None] = {}
+        for tier in sorted({self.programs[name].tier for name in chosen}, reverse=True):
+            codes |= await self._end([name for name in chosen if self.programs[name].tier == tier], grace=grace)
+        return codes
 
     async def _end(self, names: Sequence[str], *, grace: float) -> dict[str, int | None]:
         ended = await asyncio.gather(*(self._end_one(name, grace) for name in names))
@@ -206,13 +210,14 @@ class Supervisor:
             await asyncio.sleep(delay)
 
     async def _spawn(self, program: Program, restarts: int) -> Process:
+        if program.health is not None:
+            program.health.unlink(missing_ok=True)  # an earlier life's address
         with program.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *leashed(program.command),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **program.environment},
                 start_new_session=True,  # Ctrl-C in a terminal reaches the supervisor alone, which ends them in order
             )
         self._processes[program.name] = process
@@ -248,38 +253,48 @@ class Supervisor:
             self._watch(state)
 
 
-async def probe(health: str) -> str | None:
-    """Ask `/readyz` at `host:port`: None means ready, a text says why not."""
+async def probe(health: Path) -> str | None:
+    """Ask `/readyz` at the URL in this file: None means ready, a text says why not."""
+    url = _health_url(health)
+    if url is None:
+        return "its health pages are not up yet"
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
-            status, body = await _get(health, "/readyz")
+            status, body = await _get(url.hostname or "", url.port or 0, "/readyz")
     except TimeoutError:
-        return f"{health} did not answer within {PROBE_DEADLINE:g} s"
+        return f"{url.netloc} did not answer within {PROBE_DEADLINE:g} s"
     except UnreachableError as error:
         return str(error)
-    return None if status == 200 else body.strip() or f"{health} answered {status}"  # noqa: PLR2004  # HTTP's own number
+    return None if status == HTTPStatus.OK else body.strip() or f"{url.netloc} answered {status}"
 
 
-async def _get(address: str, path: str) -> tuple[int, str]:
-    host, _, port = address.rpartition(":")
+def _health_url(health: Path) -> SplitResult | None:
     try:
-        reader, writer = await asyncio.open_connection(host, int(port))
+        return urlsplit(health.read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        return None
+
+
+async def _get(host: str, port: int, path: str) -> tuple[int, str]:
+    address = f"{host}:{port}"
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            answer = (await reader.read(MAX_ANSWER)).decode(errors="replace")
-            while not reader.at_eof() and len(answer) < MAX_ANSWER:
-                answer += (await reader.read(MAX_ANSWER)).decode(errors="replace")
+            answer = b""
+            while len(answer) < MAX_ANSWER and (more := await reader.read(MAX_ANSWER)):
+                answer += more
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
     except OSError as error:
         raise UnreachableError(f"{address} does not answer: {error.strerror or error}") from error
-    head, _, body = answer.partition("\r\n\r\n")
-    words = head.split(maxsplit=2)
-    if len(words) < 2 or not words[1].isdigit():  # noqa: PLR2004  # protocol and status
+    head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
+    protocol, _, rest = head.partition(" ")
+    if not protocol.startswith("HTTP/") or not rest[:3].isdigit():
         raise UnreachableError(f"{address} does not speak HTTP: {head[:40]!r}")
-    return int(words[1]), body
+    return int(rest[:3]), body
 
 
 async def _end_tree(process: Process, grace: float) -> int:

@@ -16,6 +16,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "a cluster"
 
 
+def cluster_run(directory: Path, nodes: int) -> Path:
+    return Cluster(directory=directory, nodes=nodes).run
+
+
 def config_of(cluster: Cluster, name: str) -> dict[str, object]:
     return tomllib.loads((cluster.directory / "config" / f"{name}.toml").read_text())
 
@@ -30,8 +34,10 @@ def test_a_cluster_is_redis_coordinators_and_three_services_a_node(here: Path) -
         *node_services(1),
     ]
     assert redis.startswith("redis://127.0.0.1:")
+    assert [program.tier for program in programs] == [0, 1, 1] + 6 * [2]
     watcher = programs[3]
     assert watcher.command[:3] == (sys.executable, "-m", "checkpoint_watcher")
+    assert watcher.health == cluster_run(here, 2) / "n0" / "watcher.health"
     assert watcher.log == here / "logs" / "node-0-watcher.log"
 
 
@@ -43,12 +49,17 @@ def test_each_service_gets_what_its_configuration_knows(here: Path) -> None:
     assert redis == "redis://r:1"
     assert [program.name for program in programs] == ["coordinator-0", *node_services(0)]
     common = {"redis": "redis://r:1", "log-format": "json"}
-    node = {**common, "host": "node-0", "run": str(cluster.run / "0"), "ramdisk": str(here / "node-0")}
+    node = {**common, "host": "node-0", "run": str(cluster.run / "n0"), "ramdisk": str(here / "node-0")}
     assert {program.name: config_of(cluster, program.name) for program in programs} == {
-        "coordinator-0": {**common, "host": "coordinator-0", "health": programs[0].health, "backup": "file:///b"},
-        "node-0-watcher": {**node, "health": programs[1].health, "ramdisk-size": "64MiB", "backup": "file:///b"},
-        "node-0-transfer": {**node, "health": programs[2].health, "ramdisk-size": "64MiB"},
-        "node-0-uploader": {**node, "health": programs[3].health, "backup": "file:///b"},
+        "coordinator-0": {
+            **common,
+            "host": "coordinator-0",
+            "run": str(cluster.run / "c0"),
+            "backup": "file:///b",
+        },
+        "node-0-watcher": {**node, "ramdisk-size": "64MiB", "backup": "file:///b"},
+        "node-0-transfer": {**node, "ramdisk-size": "64MiB"},
+        "node-0-uploader": {**node, "backup": "file:///b"},
     }
 
 
@@ -82,7 +93,13 @@ def test_a_run_directory_that_others_can_enter_is_refused(here: Path) -> None:
 
 
 def test_settings_survive_toml() -> None:
-    settings: dict[str, Setting] = {"a-b": 'quote " back\\slash ü\n', "c": True, "d": 1.5, "e": 3}
+    settings: dict[str, Setting] = {
+        "a-b": 'quote " back\\slash ü\n',
+        "c": True,
+        "d": 1.5,
+        "e": 3,
+        "f": {"lost": "2s", "stuck": "1s"},
+    }
     assert tomllib.loads(toml_text(settings)) == settings
 
 

@@ -3,6 +3,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -26,7 +27,7 @@ input_never_comes = child.wait()
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[..., Program]:
-    def make(code: str, name: str = "one", health: str | None = None) -> Program:
+    def make(code: str, name: str = "one", health: Path | None = None) -> Program:
         return Program(name=name, command=(sys.executable, "-c", code), log=tmp_path / f"{name}.log", health=health)
 
     return make
@@ -49,7 +50,7 @@ def written(log: Path) -> str:
 
 
 async def first_line(log: Path) -> str:
-    while not (text := written(log)).endswith("\n"):
+    while not (text := written(log)).endswith("\n"):  # another process writes it
         await asyncio.sleep(0)
     return text
 
@@ -86,9 +87,9 @@ async def test_a_program_that_ends_is_started_again(program: Callable[..., Progr
         assert again.restarts == 1
 
 
-async def test_a_program_with_a_wrong_configuration_is_given_up(program: Callable[..., Program]) -> None:
+async def test_a_wrong_configuration_is_given_up(program: Callable[..., Program], tmp_path: Path) -> None:
     watcher = Watcher()
-    bad = program("raise SystemExit(78)", health="127.0.0.1:1")
+    bad = program("raise SystemExit(78)", health=tmp_path / "none")
     async with Supervisor([bad], watch=watcher.queue.put_nowait) as supervisor:
         supervisor.start()
         await watcher.until(Condition.GIVEN_UP)
@@ -124,10 +125,12 @@ async def test_not_ready_names_the_program_its_reason_and_its_log(
         lambda r, w: answer(r, w, b"HTTP/1.0 503 Service Unavailable\r\n\r\nno Redis yet\n"), "127.0.0.1", 0
     )
     host, port = server.sockets[0].getsockname()
+    health = tmp_path / "health"
+    health.write_text("http://127.0.0.1:1\n")  # of an earlier life
     now = iter(range(1000))
     watcher = Watcher()
     async with server:
-        one = program(STAY, health=f"{host}:{port}")
+        one = program(f"open({str(health)!r}, 'w').write('http://{host}:{port}\\n')\n{STAY}", health=health)
         async with Supervisor([one], watch=watcher.queue.put_nowait, clock=lambda: next(now)) as supervisor:
             supervisor.start()
             while (await watcher.until(Condition.STARTING)).reason != "no Redis yet":
@@ -135,6 +138,19 @@ async def test_not_ready_names_the_program_its_reason_and_its_log(
             with pytest.raises(NotReadyError) as caught:
                 await supervisor.ready(deadline=1)
     assert str(caught.value) == f"one is starting: no Redis yet (log: {tmp_path / 'one.log'})"
+
+
+async def test_higher_tiers_are_ended_first(program: Callable[..., Program]) -> None:
+    low = program(STAY, name="low")
+    high = msgspec.structs.replace(program(STAY, name="high"), tier=1)
+    watcher = Watcher()
+    async with Supervisor([low, high], watch=watcher.queue.put_nowait) as supervisor:
+        supervisor.start()
+        for one in (low, high):
+            await first_line(one.log)
+        await supervisor.stop()
+    assert (await watcher.until(Condition.STOPPED)).name == "high"
+    assert (await watcher.until(Condition.STOPPED)).name == "low"
 
 
 @pytest.mark.parametrize(
@@ -147,17 +163,20 @@ async def test_not_ready_names_the_program_its_reason_and_its_log(
         (b"", "does not speak HTTP"),
     ],
 )
-async def test_probe_reads_readyz(text: bytes, reason: str | None) -> None:
+async def test_probe_reads_readyz(tmp_path: Path, text: bytes, reason: str | None) -> None:
     server = await asyncio.start_server(lambda r, w: answer(r, w, text), "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        found = await probe(f"{host}:{port}")
+        (tmp_path / "health").write_text(f"http://{host}:{port}\n")
+        found = await probe(tmp_path / "health")
     assert found == reason or (found is not None and reason is not None and reason in found)
 
 
-async def test_probe_says_that_nobody_listens() -> None:
+async def test_probe_says_that_nobody_listens(tmp_path: Path) -> None:
+    assert await probe(tmp_path / "health") == "its health pages are not up yet"
     server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     server.close()
     await server.wait_closed()
-    assert "does not answer" in str(await probe(f"{host}:{port}"))
+    (tmp_path / "health").write_text(f"http://{host}:{port}\n")
+    assert "does not answer" in str(await probe(tmp_path / "health"))
