@@ -1,0 +1,213 @@
+"""Pure: what stands in Redis, as a picture for people and for scripts."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from checkpoint_replicator.ids import Host, Job, Rank
+from checkpoint_replicator.records import NodeView
+from checkpoint_replicator.save import parse_save
+from checkpoint_replicator.store import ManifestStore
+
+__all__ = [
+    "BackupStatus",
+    "ClusterStatus",
+    "JobStatus",
+    "NodeStatus",
+    "Protection",
+    "SaveStatus",
+    "age_text",
+    "cluster_status",
+    "status_text",
+]
+
+MINUTE: Final = 60.0
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: frozen, by keyword; all fields stand in the JSON."""
+
+
+class Protection(StrEnum):
+    """How safe the newest committed save is."""
+
+    NONE = "none"
+    """Nothing is committed."""
+    UNPROTECTED = "unprotected"
+    """No copy on another host: the loss of one host loses the save."""
+    PROTECTED = "protected"
+    """Every shard has the replicas that were asked for."""
+
+
+class NodeStatus(Status, frozen=True, kw_only=True):
+    """One rank: who holds it and how it is."""
+
+    rank: int
+    host: str = ""
+    state: str = "unknown"
+    reason: str = ""
+
+
+class SaveStatus(Status, frozen=True, kw_only=True):
+    """One save; `replicas` is the lowest number of copies of a shard."""
+
+    save: str
+    state: str
+    replicas: int = 0
+    reason: str = ""
+
+
+class BackupStatus(Status, frozen=True, kw_only=True):
+    """The newest verified backup; `age` is in seconds by the clock of Redis."""
+
+    name: str
+    save: str
+    age: float
+
+
+class JobStatus(Status, frozen=True, kw_only=True):
+    """One job."""
+
+    job: str
+    epoch: int = 0
+    state: str = "unknown"
+    reason: str = ""
+    shape: str = ""
+    coordinator: str = ""
+    committed: str | None = None
+    """The newest committed save, `epoch.step`."""
+    protection: Protection = Protection.NONE
+    replicas: int = 0
+    """Of the newest committed save."""
+    restored: str | None = None
+    """What the last release restored, `epoch.step`."""
+    nodes: tuple[NodeStatus, ...] = ()
+    laggards: tuple[str, ...] = ()
+    saves: tuple[SaveStatus, ...] = ()
+    backup: BackupStatus | None = None
+
+    @property
+    def committed_step(self) -> int | None:
+        """Step of the newest committed save."""
+        return None if self.committed is None else int(self.committed.rpartition(".")[2])
+
+
+class ClusterStatus(Status, frozen=True, kw_only=True):
+    """All that one Redis knows."""
+
+    hosts: tuple[str, ...] = ()
+    jobs: tuple[JobStatus, ...] = ()
+
+
+async def read_cluster(store: ManifestStore) -> ClusterStatus:
+    """Read everything.
+
+    Raises:
+        UnreachableError: Redis does not answer.
+        ProtocolError: a value does not parse; names the key.
+    """
+    hosts = sorted(await store.hosts())
+    jobs = [await read_job(store, job) for job in sorted(await store.jobs())]
+    return ClusterStatus(hosts=tuple(hosts), jobs=tuple(jobs))
+
+
+async def read_job(store: ManifestStore, job: Job) -> JobStatus:
+    """Read one job.
+
+    Raises:
+        UnreachableError: Redis does not answer.
+        ProtocolError: a value does not parse; names the key.
+    """
+    view = await store.view(job, Host(""), None)
+    snapshot = await store.snapshot(job)
+    return job_status(job, view, snapshot.hashes, await store.time())
+
+
+def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]], now: float) -> JobStatus:
+    """Put the picture of a job together; `now` is the time of Redis in seconds since 1970."""
+    epoch = view.epoch
+    members = {member.rank: member.host for member in epoch.members} if epoch else {}
+    alive = hashes.get("alive", {})
+    ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
+    nodes = tuple(_node(rank, members.get(Rank(rank), Host("")), alive.get(str(rank), "")) for rank in ranks)
+    saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
+    committed = view.keep.upto if view.keep else None
+    replicas = next((save.replicas for save in saves if save.save == str(committed)), 0)
+    return JobStatus(
+        job=job,
+        epoch=epoch.number if epoch else 0,
+        state=str(epoch.state) if epoch else "unknown",
+        reason=epoch.reason if epoch else "",
+        shape=str(epoch.shape) if epoch and epoch.shape else "",
+        coordinator=view.lease.host if view.lease else "",
+        committed=None if committed is None else str(committed),
+        replicas=replicas,
+        nodes=nodes,
+        saves=saves,
+    )
+
+
+def _node(rank: Rank, host: Host, alive: str) -> NodeStatus:
+    return NodeStatus(rank=rank, host=host, state=alive or "unknown")
+
+
+def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:
+    replicas = int(fields.get("replicas", "0"))
+    return SaveStatus(save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", ""))
+
+
+def _by_save(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=parse_save)
+
+
+def status_text(status: ClusterStatus) -> str:
+    """Write the picture for people."""
+    if not status.jobs:
+        return f"no job yet; hosts: {', '.join(status.hosts) or 'none'}"
+    return "\n\n".join(_job_text(job) for job in status.jobs)
+
+
+def age_text(seconds: float) -> str:
+    """Say an age in its largest whole unit."""
+    for name, unit in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= unit:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _job_text(job: JobStatus) -> str:
+    lines = [f"job {job.job}: epoch {job.epoch}, {job.state}" + (f" ({job.reason})" if job.reason else "")]
+    facts = {
+        "shape": job.shape or "not known yet",
+        "coordinator": job.coordinator or "none",
+        "committed": _committed_text(job),
+        "restored": job.restored or "nothing",
+        "backup": _backup_text(job.backup),
+        "laggards": ", ".join(job.laggards) or "none",
+    }
+    lines += [f"  {name:<12}{text}" for name, text in facts.items()]
+    nodes = [(str(node.rank), node.host or "-", node.state, node.reason) for node in job.nodes]
+    saves = [(save.save, save.state, str(save.replicas), save.reason) for save in job.saves]
+    return "\n".join(
+        [*lines, *_table(("rank", "host", "state", "reason"), nodes), *_table(("save", "state", "replicas", "reason"), saves)]
+    )
+
+
+def _committed_text(job: JobStatus) -> str:
+    if job.committed is None:
+        return "nothing"
+    return f"{job.committed}, {job.protection}, replicas: {job.replicas}"
+
+
+def _backup_text(backup: BackupStatus | None) -> str:
+    return "none" if backup is None else f"{backup.name}, save {backup.save}, {age_text(backup.age)} old"
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
+    return ["", *(f"  {line}".rstrip() for line in lines)] if rows else []
