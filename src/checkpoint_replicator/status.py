@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
@@ -18,14 +17,10 @@ __all__ = [
     "NodeStatus",
     "Protection",
     "SaveStatus",
-    "age_text",
-    "cluster_status",
-    "status_text",
+    "job_status",
+    "read_cluster",
+    "read_job",
 ]
-
-MINUTE: Final = 60.0
-HOUR: Final = 3600.0
-DAY: Final = 86400.0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +128,7 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     members = {member.rank: member.host for member in epoch.members} if epoch else {}
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
-    nodes = tuple(_node(rank, members.get(Rank(rank), Host("")), alive.get(str(rank), "")) for rank in ranks)
+    nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank), "")) for rank in ranks)
     saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
     committed = view.keep.upto if view.keep else None
     replicas = next((save.replicas for save in saves if save.save == str(committed)), 0)
@@ -157,57 +152,10 @@ def _node(rank: Rank, host: Host, alive: str) -> NodeStatus:
 
 def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:
     replicas = int(fields.get("replicas", "0"))
-    return SaveStatus(save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", ""))
+    return SaveStatus(
+        save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", "")
+    )
 
 
 def _by_save(names: Iterable[str]) -> list[str]:
     return sorted(names, key=parse_save)
-
-
-def status_text(status: ClusterStatus) -> str:
-    """Write the picture for people."""
-    if not status.jobs:
-        return f"no job yet; hosts: {', '.join(status.hosts) or 'none'}"
-    return "\n\n".join(_job_text(job) for job in status.jobs)
-
-
-def age_text(seconds: float) -> str:
-    """Say an age in its largest whole unit."""
-    for name, unit in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds >= unit:
-            return f"{seconds // unit:.0f} {name}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def _job_text(job: JobStatus) -> str:
-    lines = [f"job {job.job}: epoch {job.epoch}, {job.state}" + (f" ({job.reason})" if job.reason else "")]
-    facts = {
-        "shape": job.shape or "not known yet",
-        "coordinator": job.coordinator or "none",
-        "committed": _committed_text(job),
-        "restored": job.restored or "nothing",
-        "backup": _backup_text(job.backup),
-        "laggards": ", ".join(job.laggards) or "none",
-    }
-    lines += [f"  {name:<12}{text}" for name, text in facts.items()]
-    nodes = [(str(node.rank), node.host or "-", node.state, node.reason) for node in job.nodes]
-    saves = [(save.save, save.state, str(save.replicas), save.reason) for save in job.saves]
-    return "\n".join(
-        [*lines, *_table(("rank", "host", "state", "reason"), nodes), *_table(("save", "state", "replicas", "reason"), saves)]
-    )
-
-
-def _committed_text(job: JobStatus) -> str:
-    if job.committed is None:
-        return "nothing"
-    return f"{job.committed}, {job.protection}, replicas: {job.replicas}"
-
-
-def _backup_text(backup: BackupStatus | None) -> str:
-    return "none" if backup is None else f"{backup.name}, save {backup.save}, {age_text(backup.age)} old"
-
-
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
-    return ["", *(f"  {line}".rstrip() for line in lines)] if rows else []

@@ -40,7 +40,9 @@ def demo(size: int, keep: bool) -> None:
     failed = True
     try:
         with stage as shown:
-            verdict = asyncio.run(Story(cluster, RedisManifestStore, shown, JobSpec(name="demo", size=size << 20)).play())
+            verdict = asyncio.run(
+                Story(cluster, RedisManifestStore, shown, JobSpec(name="demo", size=size << 20)).play()
+            )
         click.echo(f"PASS: {verdict}")
         failed = False
     except ReplicatorError as error:
