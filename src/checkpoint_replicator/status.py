@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Host, Job, Rank
 from checkpoint_replicator.records import NodeView
 from checkpoint_replicator.save import parse_save
@@ -48,7 +49,7 @@ class NodeStatus(Status, frozen=True, kw_only=True):
 
 
 class SaveStatus(Status, frozen=True, kw_only=True):
-    """One save; `replicas` is the lowest number of copies of a shard."""
+    """One save; `replicas` is the lowest number of copies that a shard has beside the one of its owner."""
 
     save: str
     state: str
@@ -119,7 +120,10 @@ async def read_job(store: ManifestStore, job: Job) -> JobStatus:
     """
     view = await store.view(job, Host(""), None)
     snapshot = await store.snapshot(job)
-    return job_status(job, view, snapshot.hashes, await store.time())
+    try:
+        return job_status(job, view, snapshot.hashes, await store.time())
+    except ValueError as error:
+        raise ProtocolError(f"job {job}: what stands in Redis does not parse: {error}") from error
 
 
 def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]], now: float) -> JobStatus:
@@ -131,7 +135,7 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank), "")) for rank in ranks)
     saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
     committed = view.keep.upto if view.keep else None
-    replicas = next((save.replicas for save in saves if save.save == str(committed)), 0)
+    newest = hashes.get(f"step:{committed}", {})
     return JobStatus(
         job=job,
         epoch=epoch.number if epoch else 0,
@@ -140,10 +144,25 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         shape=str(epoch.shape) if epoch and epoch.shape else "",
         coordinator=view.lease.host if view.lease else "",
         committed=None if committed is None else str(committed),
-        replicas=replicas,
+        protection=_protection(newest) if committed is not None else Protection.NONE,
+        replicas=int(newest.get("copies", "0")),
+        restored=str(view.restore.save) if view.restore and view.restore.save else None,
         nodes=nodes,
+        laggards=tuple(f"{node.host or f'rank {node.rank}'}: {node.state}" for node in nodes if node.state != "ok"),
         saves=saves,
+        backup=_backup(hashes.get("lastbackup", {}), now),
     )
+
+
+def _protection(fields: Mapping[str, str]) -> Protection:
+    return Protection.PROTECTED if fields.get("unprotected") == "no" else Protection.UNPROTECTED
+
+
+def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
+    if not fields:
+        return None
+    age = now - float(fields.get("verified_at", "0"))
+    return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
 
 
 def _node(rank: Rank, host: Host, alive: str) -> NodeStatus:
@@ -151,7 +170,7 @@ def _node(rank: Rank, host: Host, alive: str) -> NodeStatus:
 
 
 def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:
-    replicas = int(fields.get("replicas", "0"))
+    replicas = int(fields.get("copies", "0"))
     return SaveStatus(
         save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", "")
     )

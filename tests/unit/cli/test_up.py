@@ -22,9 +22,9 @@ def test_the_announcement_names_each_local_directory() -> None:
 
 
 def test_a_directory_is_held_by_one_process_and_is_free_again_after(tmp_path: Path) -> None:
-    with occupied(tmp_path):
-        with pytest.raises(BusyError, match=f"is in use by process {os.getpid()}"), occupied(tmp_path):
-            pass
+    busy = pytest.raises(BusyError, match=f"is in use by process {os.getpid()}")
+    with occupied(tmp_path), busy, occupied(tmp_path):
+        pass
     with occupied(tmp_path):
         pass
 
