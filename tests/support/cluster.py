@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
 from checkpoint_replicator.cluster import SERVICES, Cluster, Setting, node_services
 from checkpoint_replicator.demo.content import PYTORCH
 from checkpoint_replicator.demo.story import wipe
@@ -53,15 +51,32 @@ class LiveCluster:
         wipe(self.cluster.ramdisk(node))
 
     def team(
-        self, job: str, *, nodes: int | None = None, workers: int = 1, framework: str = PYTORCH, **more: float
+        self,
+        job: str,
+        *,
+        workers: int = 1,
+        framework: str = PYTORCH,
+        size: int = 3 << 20,
+        peers: int = 1,
+        backup_minutes: float = 30.0,
+        timeout: float = 90.0,
     ) -> "Team":
         """Return a trainer for each node."""
-        count = self.cluster.nodes if nodes is None else nodes
-        plan = Plan(
-            local=Path(), job=job, rank=0, nodes=count, workers=workers, framework=framework, size=3 << 20, timeout=90
+        plans = (
+            Plan(
+                local=self.cluster.ramdisk(rank),
+                job=job,
+                rank=rank,
+                nodes=self.cluster.nodes,
+                workers=workers,
+                framework=framework,
+                size=size,
+                peers=peers,
+                backup_minutes=backup_minutes,
+                timeout=timeout,
+            )
+            for rank in range(self.cluster.nodes)
         )
-        plan = msgspec.structs.replace(plan, **more)
-        plans = [msgspec.structs.replace(plan, local=self.cluster.ramdisk(rank), rank=rank) for rank in range(count)]
         return Team(tuple(map(Trainer, plans)))
 
     async def status(self, job: str) -> JobStatus:
@@ -117,19 +132,24 @@ class Team:
             await asyncio.gather(*(asyncio.to_thread(trainer.save, step) for trainer in self.trainers))
 
 
+def _directory() -> Path:
+    base = Path(tempfile.mkdtemp(prefix="ckpt-test-", dir=SHM if SHM.is_dir() else None))
+    (base / "backup").mkdir()
+    return base
+
+
 @asynccontextmanager
 async def live_cluster(
     nodes: int, *, backup: bool = False, settings: dict[str, dict[str, Setting]] | None = None
 ) -> AsyncIterator[LiveCluster]:
     """Run a cluster in a directory of its own; at the end everything is ended and removed."""
-    base = Path(tempfile.mkdtemp(prefix="ckpt-test-", dir=SHM if SHM.is_dir() else None))
+    base = _directory()
     cluster = Cluster(
         directory=base / "a cluster",
         nodes=nodes,
         backup=f"file://{base}/backup" if backup else None,
         settings=settings or {},
     )
-    (base / "backup").mkdir()
     redis, programs = cluster.lay_out(random.Random())
     states: list[State] = []
     try:

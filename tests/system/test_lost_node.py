@@ -1,4 +1,4 @@
-"""A node, then all nodes, are lost with their ramdisks; the job gets its bytes back from peers, then from the backup."""
+"""A node, then all nodes, are lost with their ramdisks; the job gets its bytes back, from peers and from the backup."""
 
 from collections.abc import AsyncIterator
 

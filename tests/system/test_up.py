@@ -44,9 +44,7 @@ def read_until(process: Up, beginning: str) -> list[str]:
     raise AssertionError(f"no line begins with {beginning!r}: {lines}")
 
 
-def test_up_prints_local_directories_restarts_what_dies_and_ends_with_ctrl_c(
-    up: Callable[[], Up], tmp_path: Path
-) -> None:
+def test_up_prints_directories_restarts_what_dies_and_ends_with_ctrl_c(up: Callable[[], Up], tmp_path: Path) -> None:
     process = up()
     lines = read_until(process, "ready: 2 nodes, 9 processes")
     assert f"node-1  {tmp_path / 'my cluster' / 'node-1'}" in lines
