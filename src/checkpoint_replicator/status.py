@@ -10,6 +10,7 @@ from checkpoint_replicator.ids import Host, Job, Rank
 from checkpoint_replicator.records import NodeView
 from checkpoint_replicator.save import parse_save
 from checkpoint_replicator.store import ManifestStore
+from checkpoint_replicator.store.fields import from_json
 
 __all__ = [
     "BackupStatus",
@@ -132,7 +133,7 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     members = {member.rank: member.host for member in epoch.members} if epoch else {}
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
-    nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank), "")) for rank in ranks)
+    nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank))) for rank in ranks)
     saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
     committed = view.keep.upto if view.keep else None
     newest = hashes.get(f"step:{committed}", {})
@@ -165,8 +166,20 @@ def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
     return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
 
 
-def _node(rank: Rank, host: Host, alive: str) -> NodeStatus:
-    return NodeStatus(rank=rank, host=host, state=alive or "unknown")
+def _node(rank: Rank, host: Host, alive: str | None) -> NodeStatus:
+    if alive is None:
+        return NodeStatus(rank=rank, host=host)
+    found = from_json(_Alive, alive, f"alive {rank}")
+    reason = found.reason or ("" if found.state == "ok" else f"last report {found.age:.0f} s ago")
+    return NodeStatus(rank=rank, host=host, state=found.state, reason=reason)
+
+
+class _Alive(msgspec.Struct, frozen=True):
+    """What stands in `…:alive` for a rank."""
+
+    state: str
+    age: float = 0.0
+    reason: str = ""
 
 
 def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:

@@ -41,7 +41,7 @@ def test_the_picture_of_a_running_job() -> None:
         "steps": {"2.10": "2", "2.9": "1"},
         "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"},
         "step:2.10": {"state": "saving", "copies": "0", "reason": "rank 1 did not save it yet"},
-        "alive": {"0": "ok", "1": "stuck"},
+        "alive": {"0": '{"state":"ok","age":1.2,"since":7}', "1": '{"state":"stuck","age":12.6,"since":8}'},
         "lastbackup": {"name": "2026-01-01_00-00", "save": "1.5", "verified_at": "940.0"},
     }
     assert job_status(JOB, view, hashes, 1000.0) == JobStatus(
@@ -56,7 +56,7 @@ def test_the_picture_of_a_running_job() -> None:
         replicas=1,
         nodes=(
             NodeStatus(rank=0, host="node-0", state="ok"),
-            NodeStatus(rank=1, host="node-1", state="stuck"),
+            NodeStatus(rank=1, host="node-1", state="stuck", reason="last report 13 s ago"),
         ),
         laggards=("node-1: stuck",),
         saves=(
@@ -85,6 +85,7 @@ async def test_what_does_not_parse_is_an_error_that_names_the_job() -> None:
     model = StoreModel(lambda: 0.0)
     store = MemoryManifestStore(model)
     await store.add_job(JOB)
+    model.put("ckpt:{j}:keys", {"steps": "zset", "step:1.1": "hash"})
     model.put("ckpt:{j}:steps", {"1.1": 1.0})
     model.put("ckpt:{j}:step:1.1", {"copies": "many"})
     with pytest.raises(ProtocolError, match=r"job j: .*invalid literal .*'many'"):
