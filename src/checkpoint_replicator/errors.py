@@ -53,9 +53,17 @@ class ProtocolError(PermanentError):
 
 
 class CorruptError(PermanentError):
-    """Bytes differ from their address."""
+    """Bytes differ from their address.
+
+    Attributes:
+        kind: `corrupt`, or `mutated` where the bytes changed under the reader; the words of a node's faults.
+    """
 
     exit_code = 65
+
+    def __init__(self, message: str, *, kind: str = "corrupt") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class UnsupportedError(PermanentError):

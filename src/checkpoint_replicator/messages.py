@@ -5,7 +5,7 @@ unknown fields are ignored; a change that old readers would misread raises PROTO
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -186,7 +186,8 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     """An uploader's answer to the order with this id.
 
     Attributes:
-        done: finished well; False with a reason: failed, the coordinator decides.
+        done: finished well; False with a reason: failed, the coordinator decides; False without: in hand, `size` says
+            how far.
         entries: the listing, for kind `list`.
         size: bytes stored.
     """
@@ -199,7 +200,9 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     entries: tuple[BackupEntry, ...] = ()
     size: int = 0
     crc32c: dict[str, str] = {}
-    """Object name to crc32c, base64 as in Cloud Storage."""
+    """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
+    sizes: dict[str, int] = {}
+    """Object name to bytes, of the same objects."""
 
 
 # ---- watcher to coordinator
@@ -282,11 +285,13 @@ class FetchOrder(Struct, frozen=True, kw_only=True):
         tags: one or more tags with the same address.
         holders: peers to ask; every one is tried before the fetch fails.
         backup: name of a backup to ask the local uploader for, after the peers.
+        own: whether it is named as this node's own shard, and not as a copy for another rank.
     """
 
     tags: tuple[Tag, ...]
     holders: tuple[Peer, ...] = ()
     backup: str | None = None
+    own: bool = True
 
 
 class TransferOrders(Tagged, frozen=True, kw_only=True):
@@ -391,21 +396,30 @@ class UploaderReport(Tagged, frozen=True, kw_only=True):
 
 
 class Offer(Tagged, frozen=True, kw_only=True):
-    """I hold this shard; the body is its tree. Sent unasked for replication, or in answer to a Want for the tree."""
+    """I hold this shard; the body is its tree, in one frame or several that follow one another.
+
+    Attributes:
+        tags: what is offered for replication. Empty in the answer to a Want for the tree.
+        address: of the shard, in the answer to a Want for the tree.
+    """
 
     tags: tuple[Tag, ...]
     answer_to: Peer
+    address: Address = Address("")
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
 
-    first: int
-    count: int
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    count: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Want(Tagged, frozen=True, kw_only=True):
     """Send me these leaves, at most `credit` bytes unacknowledged in all.
+
+    The credit is what was asked for, these leaves included, and has not arrived: so a Want is also the acknowledgement
+    of all that was sent before. Without runs and tree it is nothing else; a credit of 0 ends the serving.
 
     Attributes:
         tree: send the tree first (an Offer).
@@ -445,7 +459,11 @@ class Stored(Tagged, frozen=True, kw_only=True):
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    """The receiver's no: `no_room`, `bad_tree`, `busy`, `unsupported`; `retry` says whether to offer again."""
+    """The receiver's no; `retry` says whether to offer again.
+
+    Attributes:
+        kind: `no_room`, `busy`, `unsupported`, `failed`; `corrupt`: bytes that came differ from the tree.
+    """
 
     address: Address
     kind: str

@@ -13,7 +13,12 @@ __all__ = ["Blob", "BlobStore"]
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """An object as a listing shows it; crc32c is base64 of the big-endian sum, as in Cloud Storage."""
+    """An object as a listing shows it.
+
+    Attributes:
+        crc32c: base64 of the big-endian sum, as in Cloud Storage; empty in a listing of a store that would have to
+            read the object to know it. `stat` always gives it.
+    """
 
     name: str
     size: int
@@ -23,7 +28,9 @@ class Blob(msgspec.Struct, frozen=True):
 class BlobStore(Protocol):
     """Objects that are written once.
 
-    Every method raises `UnreachableError` when the store does not answer and `PermanentError` when it forbids.
+    Every method raises `UnreachableError` when the store does not answer, `NoRoomError` when it is full,
+    `PermanentError` when it forbids and `ProtocolError` when the name cannot be that of an object. A root that is not
+    there does not answer: it is never taken for an empty one.
     """
 
     root: str
@@ -33,6 +40,7 @@ class BlobStore(Protocol):
         """Create the object from `size` bytes of the source; visible only whole.
 
         Returns False when an object of that name with this size and crc32c is there already (a repeated write).
+        What the source raises comes out unchanged; then nothing is left.
 
         Raises:
             RefusedError: an object of that name with other content is there.
@@ -54,7 +62,7 @@ class BlobStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Blob]:
-        """Yield every object below the prefix, by name."""
+        """Yield every object whose name begins with the prefix, by name."""
         ...
 
     def delete(self, name: str) -> None:

@@ -94,8 +94,16 @@ class ManifestStore(Protocol):
         """Return all registered hosts."""
         ...
 
+    async def job_added(self, seconds: float) -> bool:
+        """Wait until somebody called `add_job`, at most so long; only a wake-up, which may be lost or come in vain."""
+        ...
+
     async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
-        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None."""
+        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None.
+
+        The fence is raised to that token. Who has it already (the same incarnation) gets it again as it is, so that a
+        repeated call is harmless.
+        """
         ...
 
     async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
@@ -111,6 +119,12 @@ class ManifestStore(Protocol):
 
         Refused, changing nothing, unless the lease in Redis names this incarnation and token and the fence is not
         above the stamp. Returns None when written, else the stamp seen.
+
+        What is too big for one script is written by several, in the order of the changes and each under the same two
+        conditions; so the change that makes the others valid goes last.
+
+        Raises:
+            ProtocolError: a key has another type; names the key. The changes before it are written.
         """
         ...
 
@@ -124,4 +138,12 @@ class ManifestStore(Protocol):
         Raises:
             ProtocolError: a value does not parse; names the key.
         """
+        ...
+
+    async def check(self) -> tuple[str, ...]:
+        """Say what is wrong with the server itself (eviction, memory, clients, role), for people; empty: nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of all connections."""
         ...

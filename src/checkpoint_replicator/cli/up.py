@@ -1,0 +1,144 @@
+"""`checkpoint-replicator up`: a cluster on this machine, for trainers on this machine."""
+
+import asyncio
+import fcntl
+import os
+import random
+import signal
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from checkpoint_replicator.cluster import Cluster, host_name
+from checkpoint_replicator.errors import BusyError, ReplicatorError
+from checkpoint_replicator.supervisor import Condition, State, Supervisor
+
+__all__ = ["Uncleanly", "announcement", "occupied", "supervise", "up"]
+
+READY_WITHIN: Final = 60.0
+MOST_NODES: Final = 64
+
+
+class Uncleanly(ReplicatorError):  # noqa: N818  # it ended so: an outcome
+    """A program did not end with exit code 0 when it was asked to."""
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, MOST_NODES), required=True, help="How many nodes.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Takes the nodes' local directories, logs and configuration; best on a tmpfs such as /dev/shm.",
+)
+@click.option("--backup", metavar="URL", help="Root for backups, file:///DIRECTORY; none without.")
+@click.option("--redis", metavar="URL", help="A Redis that runs already; an embedded one without.")
+@click.option("--ramdisk", metavar="SIZE", help="Most bytes of a node's directory, as 64MiB; all of its disk without.")
+def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdisk: str | None) -> None:
+    """Run a cluster on this machine until Ctrl-C or SIGTERM.
+
+    Starts an embedded Redis, a coordinator and its stand-by, and a watcher, a transfer and an uploader a node; starts
+    again what ends; prints each node's local directory, where that node's trainer writes replicator.yaml.
+    Exit codes: 0 everything ended well after Ctrl-C or SIGTERM, 70 something did not, 75 the directory is in use,
+    78 the configuration is wrong.
+    """
+    directory = directory.absolute()
+    cluster = Cluster(directory=directory, nodes=nodes, redis=redis, backup=backup, ramdisk_size=ramdisk)
+    directory.mkdir(parents=True, exist_ok=True)
+    with occupied(directory):
+        asyncio.run(_up(cluster))
+
+
+async def _up(cluster: Cluster) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    await supervise(cluster, stopping)
+
+
+async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
+    """Run the cluster until `stopping` is set, telling on stdout what happens.
+
+    Raises:
+        NotReadyError: it did not become ready, or a program was given up.
+        Uncleanly: at the end a program's exit code was not 0.
+    """
+    redis, programs = cluster.lay_out(random.Random())  # noqa: S311  # which port is no secret
+    hopeless = asyncio.Event()
+
+    def tell(state: State) -> None:
+        if state.condition in {Condition.WAITING, Condition.GIVEN_UP}:
+            click.echo(f"{state.name} {state.reason}")
+        if state.condition is Condition.GIVEN_UP:
+            hopeless.set()
+
+    async with Supervisor(programs, watch=tell) as supervisor:
+        supervisor.start()
+        click.echo(announcement(cluster, redis))
+        await _first(stopping, supervisor.ready(deadline=READY_WITHIN))
+        if not stopping.is_set():
+            click.echo(f"ready: {cluster.nodes} nodes, {len(programs)} processes; end with Ctrl-C")
+            await _first(stopping, hopeless.wait())
+        if hopeless.is_set():
+            await supervisor.ready(deadline=0)  # raises, with the reason
+        click.echo("stopping")
+        codes = await supervisor.stop()
+    _judge(codes)
+    click.echo("stopped")
+
+
+async def _first(stopping: asyncio.Event, other: Coroutine[None, None, object]) -> None:
+    """Wait for either; an error of the other one comes out."""
+    tasks = (asyncio.create_task(stopping.wait()), asyncio.create_task(other))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[1].done():
+            tasks[1].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def announcement(cluster: Cluster, redis: str) -> str:
+    """Say where everything is, one thing a line."""
+    places = {"redis": redis}
+    places.update((host_name(node), str(cluster.ramdisk(node))) for node in range(cluster.nodes))
+    if cluster.backup is not None:
+        places["backup"] = cluster.backup
+    places["logs"] = str(cluster.directory / "logs")
+    width = max(map(len, places))
+    return "\n".join(f"{name:<{width}}  {place}" for name, place in places.items())
+
+
+def _judge(codes: Mapping[str, int | None]) -> None:
+    bad = [f"{name} with {code}" for name, code in codes.items() if code]
+    if bad:
+        raise Uncleanly(f"expected exit code 0 of every process, found {', '.join(bad)}")
+
+
+@contextmanager
+def occupied(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process.
+
+    Raises:
+        BusyError: another process has it; names its pid.
+    """
+    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            raise BusyError(f"{directory} is in use by process {owner or 'unknown'}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+        sys.stdout.flush()
