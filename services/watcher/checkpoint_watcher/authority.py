@@ -6,8 +6,9 @@ written before a view is acted on.
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.fence import ZERO
 from checkpoint_replicator.ids import Incarnation, Job, StoreId
 from checkpoint_replicator.messages import Beacon
 from checkpoint_replicator.records import KeepList, Lease, NodeView
@@ -17,6 +18,8 @@ from checkpoint_watcher.node import Node
 from checkpoint_watcher.record import FenceRecord
 
 __all__ = ["Authority"]
+
+NO_STORE: Final = StoreId("")
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class Authority:
     fence: FenceRecord = field(default_factory=FenceRecord)
     view: NodeView | None = None
     lease: Lease | None = None
-    store: StoreId = StoreId("")
+    store: StoreId = NO_STORE
     failure: str = ""
     due: float = 0.0
     _pending: NodeView | None = None
@@ -184,5 +187,3 @@ class Authority:
         if keep is None or lease is None or keep.stamp.token != lease.token or keep.stamp < self.fence.keep:
             return None
         return keep
-
-

@@ -146,9 +146,10 @@ class ShardVerified(msgspec.Struct, frozen=True):
 
 
 class ShardQuarantined(msgspec.Struct, frozen=True):
-    """The corrupt shard has no public name any more; its good leaves are a partial."""
+    """The corrupt shard has no name any more; its good leaves are a partial. With a reason: it is being read."""
 
     address: Address
+    reason: str = ""
 
 
 class MarkersPublished(msgspec.Struct, frozen=True):

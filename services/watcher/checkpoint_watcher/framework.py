@@ -114,7 +114,7 @@ def look_into(path: Path) -> Content | None:
         top = path.stat(follow_symlinks=False)
         if not stat.S_ISDIR(top.st_mode):
             return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
-        files = []
+        files: list[tuple[str, int, int, int, int]] = []
         for entry in _walk(path, 0):
             if len(files) == MAX_ENTRIES:
                 return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=True)

@@ -19,7 +19,7 @@ CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, Ya
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
-Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come by themselves)
+Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
 Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, `authority` (whom to obey; one a job),
@@ -31,7 +31,7 @@ from typing import assert_never
 
 from checkpoint_replicator.ids import Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import CopyState
+from checkpoint_replicator.messages import CopyState, Fault
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -103,6 +103,7 @@ class WatcherMachine:
         self._register_failures = 0
         self._landed = 0
         self._mutated: set[str] = set()
+        self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event and return what is to be done, in order."""
@@ -119,7 +120,8 @@ class WatcherMachine:
         """When `Ticked` is wanted at the latest."""
         if not self._started:
             return None
-        moments = [self.keeper.deadline(), self.saves.deadline(), self.reporter.deadline(), self._register_at]
+        moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
+        moments.append(self._register_at)
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -139,7 +141,7 @@ class WatcherMachine:
         self._know_jobs(now)
         self._register()
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, event: Event, now: float) -> None:  # noqa: PLR0915 - one flat line or two an event
         match event:
             case Ticked():
                 pass
@@ -178,8 +180,8 @@ class WatcherMachine:
                     self._obey(job, now)
             case ShardVerified():
                 self.restorer.verified(event)
-            case ShardQuarantined(address):
-                self.restorer.quarantined(address)
+            case ShardQuarantined():
+                self.restorer.quarantined(event, now)
             case SavesDropped():
                 self.saves.dropped(event, now)
             case ViewRead(job, view):
@@ -208,7 +210,9 @@ class WatcherMachine:
         self.keeper.look(snapshot, now)
         record = self.node.session
         lineage = record.lineage if record is not None else None
-        coming = self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
+        coming = (
+            self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
+        )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
 
@@ -224,6 +228,7 @@ class WatcherMachine:
         reporter = self.reporter
         if event.incarnation != reporter.transfer.incarnation:
             self._landed = 0
+            self._corrupt.clear()
         reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
         peer = reporter.transfer_said.peer if reporter.transfer_said is not None else None
         reporter.transfer_said = event.report
@@ -233,6 +238,10 @@ class WatcherMachine:
             self._landed = event.report.landed
             self.node.emit(TakeInventory())
         self.restorer.told(event.report.fetches)
+        for fault in set(event.report.corrupt) - self._corrupt:
+            if fault.address is not None:
+                self.restorer.suspect(fault.address, fault.reason)
+        self._corrupt = set(event.report.corrupt)
         for copy in event.report.copies:
             if copy.state is CopyState.MUTATED and copy.address not in self._mutated:
                 self._mutated.add(copy.address)
@@ -242,7 +251,9 @@ class WatcherMachine:
         for tag in self.node.owned.values():
             if tag.address == address:
                 self.node.announce("save_mutated", step=tag.save.step, rank=tag.key.rank, reason=reason)
-                self.node.complain(f"step {tag.save.step} was changed after it was saved and is not replicated: {reason}")
+                self.node.complain(
+                    f"step {tag.save.step} was changed after it was saved and is not replicated: {reason}"
+                )
 
     # ---- Redis
 
@@ -299,22 +310,22 @@ class WatcherMachine:
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):
-            for job in self.authorities:
-                self._keep(job)
+            for known in self.authorities:
+                self._keep(known)
         self.reporter.complete = self._complete()
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         job = self.node.job
         if job is not None:
             authority = self._authority(job)
-            self.restorer.advance(authority.view)
+            self.restorer.advance(authority.view, now)
             if self.keeper.overdue(now):
                 self.keeper.fail(self._overdue(authority))
         self.keeper.advance(now, claims_done=not self.saves.claiming)
-        for authority in self.authorities.values():
-            authority.advance(now)
+        for one in self.authorities.values():
+            one.advance(now)
         self.reporter.touch()
         self.reporter.advance(self.authorities, now)
-        self.restorer.quarantine()
+        self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
 
     def _complete(self) -> bool:
         """Whether every finished save that was found is hashed and named."""

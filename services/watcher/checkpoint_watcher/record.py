@@ -13,17 +13,17 @@ __all__ = ["Claim", "FenceRecord", "Lineage", "Marker", "SessionRecord"]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A finished save taken from the trainer by rename, before it is hashed.
+    """A finished save taken from the trainer by rename, before it is hashed; one a name and epoch at a time."""
 
-    Attributes:
-        name: its name in `.replicator/claims/<epoch>/`, unique there.
-    """
-
-    name: str
     job: Job
     save: Save
     shape: Shape
     key: ShardKey
+
+    @property
+    def name(self) -> str:
+        """Where it lies below `.replicator/claims/`: epoch and public name."""
+        return f"{self.save.epoch}/{self.job}-s{self.save.step}-n{self.key.rank}-w{self.key.worker}"
 
 
 class Lineage(msgspec.Struct, frozen=True):

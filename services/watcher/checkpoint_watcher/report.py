@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from checkpoint_replicator.fence import ZERO
-from checkpoint_replicator.ids import Incarnation, Job
+from checkpoint_replicator.ids import Address, Incarnation, Job
 from checkpoint_replicator.messages import (
     CopyState,
     Fault,
     NodeReport,
     OfferOrder,
+    Room,
     Service,
     ServiceHealth,
     TransferOrders,
@@ -20,7 +20,7 @@ from checkpoint_replicator.messages import (
     UploaderOrders,
     UploaderReport,
 )
-from checkpoint_replicator.save import Save
+from checkpoint_replicator.save import Save, Tag
 from checkpoint_watcher.authority import Authority
 from checkpoint_watcher.effects import PublishStatus, SendReport, SendTransfer, SendUploader
 from checkpoint_watcher.node import Node
@@ -31,6 +31,7 @@ __all__ = ["Reporter", "Sibling"]
 
 MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
+NOBODY: Final = Incarnation("")
 RESERVE_INODES: Final = 1024
 HELD_A_GAP: Final = 500
 """Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
@@ -40,7 +41,7 @@ HELD_A_GAP: Final = 500
 class Sibling:
     """Another service of this node, as far as it was heard."""
 
-    incarnation: Incarnation = Incarnation("")
+    incarnation: Incarnation = NOBODY
     heard_at: float | None = None
 
 
@@ -105,6 +106,14 @@ class Reporter:
         for sent in self._sent.values():
             sent.changed = True
 
+    def told(self, addresses: frozenset[Address]) -> frozenset[Address]:
+        """Return those that a report that was sent names as corrupt."""
+        if not addresses:
+            return addresses
+        reports = [sent.content for sent in self._sent.values() if isinstance(sent.content, NodeReport)]
+        named = {fault.address for report in reports for fault in report.faults if fault.kind == "corrupt"}
+        return frozenset(address for address in addresses if address in named)
+
     # ---- rate
 
     def _may(self, sent: Sent, now: float, gap: float) -> bool:
@@ -140,18 +149,23 @@ class Reporter:
             newest_committed=authority.committed,
             complete=self.complete,
             held=tuple(sorted(node.of(job), key=lambda held: held.tag)),
-            saving=tuple(saving for saving in self.saves.on_the_way) if mine or session is None else (),
+            saving=self.saves.on_the_way(job),
             restore=self.restorer.progress() if mine else None,
-            faults=(*(node.faults.values() if mine else ()), *self._transfer_faults(job)),
+            faults=self._faults(job, mine=mine),
             room=self._room(),
-            services=(self._health(Service.TRANSFER, self.transfer, now), self._health(Service.UPLOADER, self.uploader, now)),
-            transfer=self.transfer_said.peer if self.transfer_said is not None and self._alive(self.transfer, now) else None,
+            services=(
+                self._health(Service.TRANSFER, self.transfer, now),
+                self._health(Service.UPLOADER, self.uploader, now),
+            ),
+            transfer=self.transfer_said.peer
+            if self.transfer_said is not None and self._alive(self.transfer, now)
+            else None,
             backup_root=node.backup_root or self.root,
             backup=tuple(result for result in said.results if result.id in backup_ids) if said is not None else (),
             backup_requested=tuple(sorted(self.saves.wanted)) if mine else (),
         )
 
-    def _room(self) -> object:
+    def _room(self) -> Room | None:
         room = self.node.snapshot.room if self.node.snapshot is not None else None
         return msgspec.structs.replace(room, reserve=self.saves.reserve) if room is not None else None
 
@@ -163,18 +177,16 @@ class Reporter:
         reason = "" if alive else "never heard" if sibling.heard_at is None else "silent"
         return ServiceHealth(service=service, incarnation=sibling.incarnation, alive=alive, reason=reason)
 
-    def _transfer_faults(self, job: Job) -> tuple[Fault, ...]:
-        """What the transfer found out about bytes that it read for peers."""
-        if self.transfer_said is None:
-            return ()
+    def _faults(self, job: Job, *, mine: bool) -> tuple[Fault, ...]:
+        """The node's own, and the saves that the transfer found rewritten while it read them for peers."""
         tags = {tag.address: tag for tag in self.node.held if tag.job == job}
-        faults = [fault for fault in self.transfer_said.corrupt if fault.address in tags]
-        for copy in self.transfer_said.copies:
+        faults = [fault for fault in self.node.faults.values() if mine or fault.address in tags]
+        for copy in self.transfer_said.copies if self.transfer_said is not None else ():
             tag = tags.get(copy.address)
             if copy.state is CopyState.MUTATED and tag is not None:
                 reason = copy.reason or "the file was rewritten after it was hashed"
                 faults.append(Fault(kind="mutated", reason=reason, save=tag.save, key=tag.key, address=tag.address))
-        return tuple(sorted(set(faults), key=lambda fault: (fault.kind, fault.address or "")))
+        return tuple(dict.fromkeys(faults))
 
     # ---- the node's own services
 
@@ -199,7 +211,7 @@ class Reporter:
             reserve_inodes=RESERVE_INODES if self.saves.reserve else 0,
         )
 
-    def _own_uncommitted(self, job: Job, committed: Save | None) -> list:  # type: ignore[type-arg]
+    def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
         epoch = self.node.session.epoch if self.node.session is not None else 0
         return sorted(
             tag
@@ -253,7 +265,7 @@ class Reporter:
             "notes": record.notes if record is not None else (),
             "last_committed_epoch": committed.epoch if committed is not None else None,
             "last_committed_step": committed.step if committed is not None else None,
-            "saving": sorted({saving.save.step for saving in self.saves.on_the_way})[:16],
+            "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
             "unfinished": snapshot.unfinished if snapshot is not None else (),
             "foreign": snapshot.foreign if snapshot is not None else 0,
             "handout": "link" if self.handout else "none",

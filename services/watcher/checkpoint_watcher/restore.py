@@ -14,7 +14,7 @@ from checkpoint_replicator.records import EpochRecord, FetchPlan, NodeView, Outc
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec, SessionState
 from checkpoint_watcher.effects import Quarantine, TakeInventory, VerifyShard, WritePrerestore
-from checkpoint_watcher.events import ShardVerified
+from checkpoint_watcher.events import ShardQuarantined, ShardVerified
 from checkpoint_watcher.node import Node
 from checkpoint_watcher.record import Marker, SessionRecord
 from checkpoint_watcher.session import SessionKeeper
@@ -46,6 +46,7 @@ class Restorer:
     _fetches: dict[Address, Fetch] = field(default_factory=dict)
     _stocktaking: set[Address] = field(default_factory=set)
     _unknown: str = ""
+    _quarantine_at: float | None = None
 
     @property
     def busy(self) -> tuple[Save, ...]:
@@ -54,8 +55,10 @@ class Restorer:
             return ()
         return tuple({self._save, *(shard.tag.save for shard in self._shards)})
 
-    def advance(self, view: NodeView | None) -> None:
+    def advance(self, view: NodeView | None, now: float) -> None:
         """Take the next step that the decision asks for."""
+        if self._quarantine_at is not None and now >= self._quarantine_at:
+            self._quarantine_at = None
         record = self.node.session
         if record is None or record.spec is None or view is None or self.keeper.taking is not None:
             return
@@ -75,7 +78,7 @@ class Restorer:
                 if epoch.released and self.keeper.waiting and self.keeper.safe:
                     self.keeper.run(epoch.number, _empty_markers(record.spec))
             case Outcome.RESTORE:
-                self._restore(record, record.spec, epoch, decision)
+                self._restore(record.spec, epoch, decision)
 
     def fetches(self) -> tuple[FetchOrder, ...]:
         """What the transfer is to bring."""
@@ -100,28 +103,48 @@ class Restorer:
         self._verifying.discard(event.address)
         if event.stamp != self.stamp:
             return
-        if not event.reason:
+        if event.reason:
+            self.suspect(event.address, event.reason)
+        else:
             self._count(event.address)
-            return
-        self._bad.add(event.address)
-        self.node.announce("corrupt_copy_found", tier="own", address=event.address, reason=event.reason)
-        for tag in self._tags(event.address):
-            fault = Fault(kind="corrupt", reason=event.reason, save=tag.save, key=tag.key, address=tag.address)
-            self.node.blame(fault)
-            self.node.complain(f"step {tag.save.step}: the copy in this ramdisk is corrupt, another is fetched: {event.reason}")
 
-    def quarantine(self) -> None:
-        """Take corrupt shards out of their names; called when the fault was reported."""
-        for address in sorted(self._bad - self._quarantining):
+    @property
+    def suspects(self) -> frozenset[Address]:
+        """Corrupt shards that still have their names."""
+        return frozenset(self._bad - self._quarantining)
+
+    def suspect(self, address: Address, reason: str) -> None:
+        """Report a copy whose bytes are not those of its address; once that is sent it loses its names."""
+        if address in self._bad or not self.node.standing(address):
+            return
+        self._bad.add(address)
+        self.node.announce("corrupt_copy_found", tier="own", address=address, reason=reason)
+        for tag in self._tags(address):
+            self.node.blame(Fault(kind="corrupt", reason=reason, save=tag.save, key=tag.key, address=tag.address))
+            self.node.complain(f"step {tag.save.step}: the copy of {tag.key} in this ramdisk is corrupt: {reason}")
+
+    def quarantine(self, reported: frozenset[Address]) -> None:
+        """Take those corrupt shards out of their names that were reported."""
+        if self._quarantine_at is not None:
+            return
+        for address in sorted(reported & self.suspects):
             self._quarantining.add(address)
             self.node.emit(Quarantine(address), TakeInventory())
 
-    def quarantined(self, address: Address) -> None:
-        """It has no name any more: it may be fetched."""
-        self._quarantining.discard(address)
-        self._bad.discard(address)
-        for held in [held for held in self.node.held if held.address == address]:
-            self.node.let_go(held)
+    def quarantined(self, event: ShardQuarantined, now: float) -> None:
+        """It has no name any more: it may be fetched. One that is being read is tried again."""
+        self._quarantining.discard(event.address)
+        if event.reason:
+            self._quarantine_at = now + self.node.times.scan
+            return
+        self._bad.discard(event.address)
+        for tag in self._tags(event.address):
+            self.node.let_go(tag)
+            self._forgive(tag)
+
+    def deadline(self) -> float | None:
+        """When `advance` has something to do."""
+        return self._quarantine_at
 
     def told(self, fetches: tuple[Fetch, ...]) -> None:
         """The transfer reported."""
@@ -135,7 +158,8 @@ class Restorer:
 
     def stocktaken(self) -> None:
         """The inventory is new: what the transfer named counts as verified, since each leaf was on its arrival."""
-        for address in sorted(self._stocktaking):
+        done = {address for address, fetch in self._fetches.items() if fetch.state is FetchState.DONE}
+        for address in sorted(self._stocktaking | done):
             if self.node.standing(address) and address not in self._bad | self._quarantining:
                 self._count(address)
         self._stocktaking.clear()
@@ -218,9 +242,7 @@ class Restorer:
         if plan is not None and plan.stamp == decision.stamp:
             self._shards = plan.shards
 
-    def _restore(
-        self, record: SessionRecord, spec: SessionSpec, epoch: EpochRecord, decision: RestoreRecord
-    ) -> None:
+    def _restore(self, spec: SessionSpec, epoch: EpochRecord, decision: RestoreRecord) -> None:
         if decision.save is None:
             return
         self._announce_step(decision.save.step, decision.backup)
@@ -257,6 +279,10 @@ class Restorer:
         known = record.verified if record.stamp == self.stamp else ()
         self.keeper.save(stamp=self.stamp, verified=(*known, address))
 
+    def _forgive(self, tag: Tag) -> None:
+        """The corrupt bytes have no name any more; what is fetched in their place must not bear their fault."""
+        self.node.faults.pop(("corrupt", tag.save, tag.key), None)
+
     def _tags(self, address: Address) -> list[Tag]:
         return [tag for tag in self.node.held if tag.address == address]
 
@@ -270,9 +296,7 @@ class Restorer:
 
 
 def _empty_markers(spec: SessionSpec) -> tuple[Marker, ...]:
-    return tuple(
-        Marker(f"{spec.job}-s0-n{spec.rank}-w{worker}.restore") for worker in range(spec.shape.workers)
-    )
+    return tuple(Marker(f"{spec.job}-s0-n{spec.rank}-w{worker}.restore") for worker in range(spec.shape.workers))
 
 
 def _markers(spec: SessionSpec, shards: tuple[ShardPlan, ...]) -> tuple[Marker, ...]:

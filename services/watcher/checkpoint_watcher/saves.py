@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from checkpoint_replicator.ids import Epoch, Step
+from checkpoint_replicator.ids import Epoch, Job, Step
 from checkpoint_replicator.messages import Fault, Held, Saving
 from checkpoint_replicator.records import KeepList
 from checkpoint_replicator.save import Save, ShardKey, Tag
@@ -43,6 +43,7 @@ class Saves:
     naming: dict[str, tuple[Claim, Tag]] = field(default_factory=dict)
     wanted: list[Save] = field(default_factory=list)
     unclaimed: int = 0
+    _queued: set[str] = field(default_factory=set)
     _skipped: set[Save] = field(default_factory=set)
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
@@ -54,14 +55,17 @@ class Saves:
         """Whether nothing found is still on its way to its name."""
         return not (self.unclaimed or self.claiming or self.waiting or self.hashing or self.naming or self._retry)
 
-    @property
-    def on_the_way(self) -> tuple[Saving, ...]:
-        """Finished saves that are not named yet."""
+    def on_the_way(self, job: Job | None) -> tuple[Saving, ...]:
+        """Finished saves of a job that are not named yet."""
         claims = [*self.claiming.values(), *self.waiting, *self.hashing.values()]
         claims += [claim for claim, _ in self.naming.values()] + [claim for _, claim, _ in self._retry]
         return tuple(
             sorted(
-                (Saving(save=claim.save, key=claim.key, size=self.sizes.get(claim.name, 0)) for claim in claims),
+                (
+                    Saving(save=claim.save, key=claim.key, size=self.sizes.get(claim.name, 0))
+                    for claim in claims
+                    if claim.job == job
+                ),
                 key=lambda saving: (saving.save, saving.key),
             )
         )
@@ -77,12 +81,15 @@ class Saves:
 
     def resume(self, claims: tuple[Claim, ...]) -> None:
         """Take up what an earlier life claimed."""
-        self.waiting.extend(claims)
+        for claim in claims:
+            self._enqueue(claim)
         self._pump()
 
     # ---- from the trainer to a name
 
-    def look(self, snapshot: Snapshot, lineage: Lineage | None, coming: SessionSpec | None, committed: Save | None) -> None:
+    def look(
+        self, snapshot: Snapshot, lineage: Lineage | None, coming: SessionSpec | None, committed: Save | None
+    ) -> None:
         """Claim what a scan found.
 
         Args:
@@ -95,7 +102,10 @@ class Saves:
         reserve = self.reserve
         for found in snapshot.finished:
             claim = claim_of(found, lineage, coming)
-            if claim is None or claim.name in self.claiming:
+            if claim is None:
+                continue
+            if self._in_hand(claim):
+                self.unclaimed += claim.name not in self.claiming
                 continue
             if len(self.claiming) >= MAX_CLAIMING:
                 self.unclaimed += 1
@@ -117,7 +127,7 @@ class Saves:
             )
             self._give_up(event.claim, "skipped", reason)
         else:
-            self.waiting.append(event.claim)
+            self._enqueue(event.claim)
         self._pump()
 
     def gone(self, event: SaveGone) -> None:
@@ -168,6 +178,7 @@ class Saves:
         """The ramdisk is full: the claim waits."""
         self.naming.pop(event.claim.name, None)
         self._retry.append((now + self.node.times.scan, event.claim, event.tag))
+        self._queued.add(event.claim.name)
         fault = Fault(kind="no_room", reason=event.reason, save=event.claim.save, key=event.claim.key)
         if self.node.blame(fault):
             self.node.complain(f"step {event.claim.save.step} waits for room: {event.reason}")
@@ -203,6 +214,7 @@ class Saves:
         due = [entry for entry in self._retry if entry[0] <= now]
         self._retry = [entry for entry in self._retry if entry[0] > now]
         for _, claim, tag in due:
+            self._queued.discard(claim.name)
             self._name(claim, tag)
         if self._drop_again is not None and now >= self._drop_again:
             self._drop_again = None
@@ -218,9 +230,19 @@ class Saves:
 
     # ---- inside
 
+    def _in_hand(self, claim: Claim) -> bool:
+        """Whether a save of this name and epoch is on its way already; another of its name waits for it."""
+        name = claim.name
+        return name in self.claiming or name in self.hashing or name in self.naming or name in self._queued
+
+    def _enqueue(self, claim: Claim) -> None:
+        self.waiting.append(claim)
+        self._queued.add(claim.name)
+
     def _pump(self) -> None:
         while self.waiting and len(self.hashing) < HASHING:
             claim = self.waiting.popleft()
+            self._queued.discard(claim.name)
             self.hashing[claim.name] = claim
             self.node.emit(HashClaim(claim))
 
@@ -264,7 +286,7 @@ class Saves:
             return False
         if snapshot.room is None or snapshot.room.free >= reserve:
             return False
-        in_flight = {saving.save for saving in self.on_the_way} | {
+        in_flight = {saving.save for saving in self.on_the_way(self.node.job)} | {
             held.tag.save
             for held in self.node.held.values()
             if held.own
@@ -293,5 +315,4 @@ def claim_of(found: Found, lineage: Lineage | None, coming: SessionSpec | None) 
         return None
     save = Save(epoch, Step(found.step))
     key = ShardKey(rank, worker)
-    name = f"{spec.job}-s{found.step}-n{rank}-w{worker}.{found.inode:x}"
-    return Claim(name=name, job=spec.job, save=save, shape=spec.shape, key=key)
+    return Claim(job=spec.job, save=save, shape=spec.shape, key=key)

@@ -185,7 +185,9 @@ class SessionKeeper:
         }
         if self.record is not None:
             self._put(
-                msgspec.structs.replace(self.record, **{key: value for key, value in changes.items() if value is not None})
+                msgspec.structs.replace(
+                    self.record, **{key: value for key, value in changes.items() if value is not None}
+                )
             )
 
     def _put(self, record: SessionRecord) -> None:
