@@ -146,7 +146,7 @@ class Authority:
         self.due = now + times.beacon
         if self._leaseless is None:
             self._leaseless = now
-        elif now - self._leaseless >= times.beacon_silent:
+        elif now >= self._leaseless + times.beacon_silent:
             self._leaseless = now
             self.node.emit(Register(tuple(sorted(self.node.jobs))))
 

@@ -32,6 +32,7 @@ __all__ = ["Reporter", "Sibling"]
 MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
 NOBODY: Final = Incarnation("")
+NEVER: Final = float("inf")
 RESERVE_INODES: Final = 1024
 HELD_A_GAP: Final = 500
 """Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
@@ -53,6 +54,7 @@ class Sent:
     version: int = 0
     at: float | None = None
     changed: bool = False
+    gap: float = 0.0
 
 
 @dataclass(slots=True)
@@ -92,13 +94,13 @@ class Reporter:
     def deadline(self) -> float | None:
         """When something is sent again."""
         times = self.node.times
-        spans = {"report": times.report, "transfer": times.orders, "uploader": times.orders, "status": times.report}
+        spans = {"report": times.report, "transfer": times.orders, "uploader": times.orders, "status": NEVER}
         moments = []
         for (kind, _), sent in self._sent.items():
             if sent.at is not None:
                 moments.append(sent.at + spans[kind])
                 if sent.changed:
-                    moments.append(sent.at + times.report_gap)
+                    moments.append(sent.at + sent.gap)
         return min(moments, default=None)
 
     def touch(self) -> None:
@@ -117,12 +119,13 @@ class Reporter:
     # ---- rate
 
     def _may(self, sent: Sent, now: float, gap: float) -> bool:
-        return sent.at is None or (now - sent.at >= gap)
+        sent.gap = gap
+        return sent.at is None or now >= sent.at + gap
 
     def _news(self, sent: Sent, content: object, now: float, span: float) -> bool:
         """Tell whether to send: it changed, or is due again. The version grows with each change."""
         sent.changed = False
-        if content == sent.content and sent.at is not None and now - sent.at < span:
+        if content == sent.content and sent.at is not None and now < sent.at + span:
             return False
         if content != sent.content:
             sent.version += 1
@@ -170,7 +173,7 @@ class Reporter:
         return msgspec.structs.replace(room, reserve=self.saves.reserve) if room is not None else None
 
     def _alive(self, sibling: Sibling, now: float) -> bool:
-        return sibling.heard_at is not None and now - sibling.heard_at < self.node.times.suspect
+        return sibling.heard_at is not None and now < sibling.heard_at + self.node.times.suspect
 
     def _health(self, service: Service, sibling: Sibling, now: float) -> ServiceHealth:
         alive = self._alive(sibling, now)
@@ -238,7 +241,7 @@ class Reporter:
         if not self._may(sent, now, self.node.times.orders):
             return
         text = self._status(authorities)
-        if self._news(sent, text, now, self.node.times.report * 1e9):
+        if self._news(sent, text, now, NEVER):
             self.node.emit(PublishStatus(text))
 
     def _status(self, authorities: Mapping[Job, Authority]) -> str:

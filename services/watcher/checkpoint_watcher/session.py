@@ -118,7 +118,7 @@ class SessionKeeper:
             return False
         if self._blank is None or self._blank[0] != seen.identity:
             self._blank = (seen.identity, now)
-        return now - self._blank[1] < self.node.times.empty_yaml
+        return now < self._blank[1] + self.node.times.empty_yaml
 
     def _unlinked(self) -> None:
         """Its writer took an unconsumed yaml back: that ends the session."""
@@ -218,7 +218,7 @@ class SessionKeeper:
         if record is None or not self.safe:
             return
         if record.consumed_at is None:
-            if record.failure or now - record.seen_at >= self.node.times.consumed:
+            if record.failure or now >= record.seen_at + self.node.times.consumed:
                 self.consume(now)
             return
         if not self.node.yaml_gone:
@@ -315,7 +315,7 @@ class SessionKeeper:
             self.waiting
             and record is not None
             and record.consumed_at is not None
-            and now - record.consumed_at >= self.node.times.failed
+            and now >= record.consumed_at + self.node.times.failed
         )
 
     def deadline(self) -> float | None:
