@@ -1,8 +1,13 @@
-"""The names of things. Identity is always a random id, never a counter."""
+"""The names of things. Identity is always a random id, never a counter.
+
+The limits in the types hold wherever msgspec parses (bus, Redis, files), since jobs and addresses become file names.
+"""
 
 import re
 import secrets
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
+
+from msgspec import Meta
 
 __all__ = [
     "MAX_JOB_NAME",
@@ -21,19 +26,19 @@ __all__ = [
     "new_id",
 ]
 
-Job = NewType("Job", str)
+Job = NewType("Job", Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")])
 """The training job, as `job-name` in `replicator.yaml`."""
-Rank = NewType("Rank", int)
+Rank = NewType("Rank", Annotated[int, Meta(ge=0, lt=65536)])
 """A node's number in the job, 0 to nodes - 1."""
-Worker = NewType("Worker", int)
+Worker = NewType("Worker", Annotated[int, Meta(ge=0, lt=65536)])
 """One process of a node that saves one shard."""
-Step = NewType("Step", int)
+Step = NewType("Step", Annotated[int, Meta(ge=0)])
 """A training step; 0 is an ordinary one."""
-Epoch = NewType("Epoch", int)
+Epoch = NewType("Epoch", Annotated[int, Meta(ge=0)])
 """One rendezvous of all nodes of a job; growing; 0 stands for data of unknown origin."""
 Host = NewType("Host", str)
 """A machine; a rank may move between hosts."""
-Address = NewType("Address", str)
+Address = NewType("Address", Annotated[str, Meta(pattern=r"^D?[0-9a-f]{64}\Z")])
 """BLAKE3 of a shard's tree: 64 hex digits, after a `D` for a directory."""
 Incarnation = NewType("Incarnation", str)
 """One life of a process: a random id made at its start."""

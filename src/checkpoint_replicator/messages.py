@@ -5,7 +5,7 @@ unknown fields are ignored; a change that old readers would misread raises PROTO
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -411,8 +411,8 @@ class Offer(Tagged, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
 
-    first: int
-    count: int
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    count: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Want(Tagged, frozen=True, kw_only=True):

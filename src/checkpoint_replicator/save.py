@@ -1,5 +1,7 @@
 """A save and its shards."""
 
+from typing import Annotated
+
 import msgspec
 
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, Step, Worker
@@ -39,7 +41,7 @@ class Tag(msgspec.Struct, frozen=True, order=True):
     shape: Shape
     key: ShardKey
     address: Address
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0)]
     """Sum of the files' sizes in bytes."""
 
     @property

@@ -1,5 +1,7 @@
 """The shape of a job, and whether data of one shape fits another."""
 
+from typing import Annotated
+
 import msgspec
 
 from checkpoint_replicator.ids import Rank
@@ -20,9 +22,9 @@ class Shape(msgspec.Struct, frozen=True, order=True):
         framework: one of `FRAMEWORKS`.
     """
 
-    nodes: int
-    workers: int
-    d: int
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    workers: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    d: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     framework: str
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
     @property
     def columns(self) -> int:
         """Number of nodes whose shards make up one model copy."""
-        return self.nodes // self.d
+        return max(1, self.nodes // self.d)
 
     def twins(self, column: int) -> tuple[Rank, ...]:
         """Ranks of this shape that saved the same column."""

@@ -1,12 +1,14 @@
 """What every ManifestStore must do: the model and the real thing give the same answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import chain
 from typing import Protocol
 
 import msgspec
 import pytest
 
+from checkpoint_replicator.embedded import EmbeddedRedis
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, SessionId, Step, StoreId, Worker
@@ -29,7 +31,9 @@ from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import AddEvent, Change, Delete, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
+from checkpoint_replicator.store.redis import RedisManifestStore
 from support.memory_store import MemoryManifestStore, StoreModel
+from support.redis import command, until
 
 JOB = Job("llama-3.1_8b")
 HOST = Host("node-0")
@@ -47,6 +51,7 @@ class Rig(Protocol):
 
     def open(self) -> ManifestStore: ...
     async def put(self, key: str, value: str | dict[str, str]) -> None: ...
+    async def lease_left(self, job: Job) -> float: ...
     async def expire_lease(self, job: Job) -> None: ...
     async def flush(self) -> None: ...
     async def close(self) -> None: ...
@@ -63,6 +68,9 @@ class MemoryRig:
     async def put(self, key: str, value: str | dict[str, str]) -> None:
         self.model.put(key, value)
 
+    async def lease_left(self, job: Job) -> float:
+        return self.model.ttl(f"ckpt:{{{job}}}:lease") or 0.0
+
     async def expire_lease(self, job: Job) -> None:
         assert f"ckpt:{{{job}}}:lease" in self.model.contents()
         self.now += TTL
@@ -74,9 +82,57 @@ class MemoryRig:
         pass
 
 
-@pytest.fixture(params=["memory"])
-async def rig() -> AsyncIterator[Rig]:
-    rig = MemoryRig()
+class RedisRig:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.stores: list[RedisManifestStore] = []
+
+    def open(self) -> ManifestStore:
+        self.stores.append(RedisManifestStore(self.url, hold=bool(len(self.stores) % 2)))
+        return self.stores[-1]
+
+    async def put(self, key: str, value: str | dict[str, str]) -> None:
+        command(self.url, "DEL", key)
+        words = ("SET", key, value) if isinstance(value, str) else ("HSET", key, *chain.from_iterable(value.items()))
+        assert not command(self.url, *words).startswith(b"-")
+
+    async def lease_left(self, job: Job) -> float:
+        return int(command(self.url, "PTTL", f"ckpt:{{{job}}}:lease")[1:]) / 1000
+
+    async def expire_lease(self, job: Job) -> None:
+        lease = f"ckpt:{{{job}}}:lease"
+        assert command(self.url, "PEXPIRE", lease, "1") == b":1\r\n"
+        until(lambda: command(self.url, "EXISTS", lease) == b":0\r\n")
+
+    async def flush(self) -> None:
+        command(self.url, "FLUSHALL")
+
+    async def close(self) -> None:
+        for store in self.stores:
+            await store.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """One server that is a whole Redis Cluster: it refuses commands and scripts whose keys lie in several slots."""
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+    with EmbeddedRedis(tmp_path_factory.mktemp("cluster"), extra=options) as server:
+        assert command(server.url, "CLUSTER", "ADDSLOTSRANGE", "0", "16383") == b"+OK\r\n"
+        until(lambda: b"cluster_state:ok" in command(server.url, "CLUSTER", "INFO"))  # it takes two seconds
+        yield server
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    rig: Rig
+    match request.param:
+        case "memory":
+            rig = MemoryRig()
+        case "redis":
+            rig = RedisRig(request.getfixturevalue("redis_url"))
+        case _:
+            rig = RedisRig(request.getfixturevalue("cluster_server").url)
+            await rig.flush()
     yield rig
     await rig.close()
 
@@ -248,13 +304,10 @@ async def test_a_renewal_tells_store_and_fence(store: ManifestStore) -> None:
 
 
 async def test_renewing_prolongs(rig: Rig, store: ManifestStore) -> None:
-    lease = await store.acquire(JOB, wish(), 0.001 if not isinstance(rig, MemoryRig) else TTL)
-    assert lease is not None
-    if isinstance(rig, MemoryRig):
-        rig.now += TTL - 1
-    renewal = await store.renew(JOB, lease, TTL)
-    if renewal.held:  # on a real server the millisecond may be over
-        assert await rig.open().acquire(JOB, wish("c2"), TTL) is None
+    lease = await lead(store)
+    assert 0 < await rig.lease_left(JOB) <= TTL
+    assert (await store.renew(JOB, lease, 9 * TTL)).held
+    assert 8 * TTL < await rig.lease_left(JOB) <= 9 * TTL
 
 
 async def test_neither_another_incarnation_nor_another_token_can_renew(store: ManifestStore) -> None:

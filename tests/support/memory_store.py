@@ -13,7 +13,7 @@ from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import HostRecord, Lease, NodeView
 from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, SetScores, Snapshot
-from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
+from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.view import RawView, parse_view
 
@@ -80,6 +80,10 @@ class StoreModel:
             self._streams,
         )
         return {key: part[key] if isinstance(part[key], str) else part[key].copy() for part in parts for key in part}  # type: ignore[union-attr]
+
+    def ttl(self, key: str) -> float | None:
+        """Return the seconds that a key has left, None where it stays."""
+        return self._expires[key] - self._clock() if key in self._expires else None
 
     # ---- the questions, in the words of ManifestStore
 
@@ -162,7 +166,7 @@ class StoreModel:
             if key in self._hashes:
                 hashes[name] = dict(self._hashes[key])
             elif key in self._scores:
-                hashes[name] = {member: f"{score:.17g}" for member, score in self._scores[key].items()}
+                hashes[name] = {member: score_text(float(score)) for member, score in self._scores[key].items()}
             elif key in self._strings or key in self._sets or key in self._streams:
                 raise ProtocolError(f"{key}: expected a hash or a sorted set")
         return Snapshot(store, self._fence(job) or ZERO, hashes)

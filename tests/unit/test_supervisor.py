@@ -50,7 +50,7 @@ def written(log: Path) -> str:
 
 
 async def first_line(log: Path) -> str:
-    while not (text := written(log)).endswith("\n"):  # noqa: ASYNC110  # another process writes it
+    while not (text := written(log)).endswith("\n"):  # another process writes it
         await asyncio.sleep(0)
     return text
 

@@ -15,7 +15,7 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import Stamp, parse_stamp
 from checkpoint_replicator.save import Save, parse_save
 
-__all__ = ["from_fields", "from_json", "to_fields", "to_json"]
+__all__ = ["from_fields", "from_json", "score_text", "to_fields", "to_json"]
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -65,6 +65,11 @@ def from_fields(kind: type[S], fields: Mapping[str, str], key: str) -> S:
         except _FAULTS as error:
             raise ProtocolError(f"{key}: field {name} is {text[:80]!r} ({error})") from error
     return kind(**values)
+
+
+def score_text(score: float) -> str:
+    """Return a score of a sorted set as a Snapshot tells it: the shortest text, whole numbers without a fraction."""
+    return repr(score).removesuffix(".0")
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,7 @@ from checkpoint_replicator.records import (
 )
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
-from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
+from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 
 EPOCH = EpochRecord(
     number=Epoch(3),
@@ -99,3 +99,8 @@ def test_json_that_does_not_parse_is_named_with_its_key(text: Any) -> None:
 
 def test_json_comes_back_as_it_went_in() -> None:
     assert from_json(Shape, to_json(Shape(1, 1, 1, "pytorch")), "key") == Shape(1, 1, 1, "pytorch")
+
+
+@pytest.mark.parametrize(("score", "text"), [(1.0, "1"), (0.1, "0.1"), (-3.5, "-3.5"), (1e22, "1e+22")])
+def test_a_score_is_told_as_its_shortest_text(score: float, text: str) -> None:
+    assert score_text(score) == text

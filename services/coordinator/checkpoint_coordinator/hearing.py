@@ -1,0 +1,105 @@
+"""What every host said last, and for how long it has been silent; pure.
+
+A host has one voice for a job: its watcher. Of two incarnations the one taken up later counts; the earlier is never
+heard again. Ages are judged by the coordinator's own clock.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from checkpoint_replicator.ids import Host, Incarnation
+from checkpoint_replicator.liveness import Life, Progress, is_common_fault, life, moved
+from checkpoint_replicator.messages import NodeReport, Party
+from checkpoint_replicator.times import Times
+
+__all__ = ["Hearing", "Voice"]
+
+MOST_OLD: Final = 4096
+"""So many superseded incarnations are remembered."""
+MOST_HOSTS: Final = 1 << 16
+
+
+class Voice(msgspec.Struct):
+    """A host's last report.
+
+    Attributes:
+        host: who.
+        incarnation: of its watcher.
+        report: what it said.
+        at: when it was taken up, in monotonic seconds.
+        progress: bytes of the restore that it works on.
+        fresh: heard since this coordinator took the lease.
+    """
+
+    host: Host
+    incarnation: Incarnation
+    report: NodeReport
+    at: float
+    progress: Progress | None = None
+    fresh: bool = True
+
+
+class Hearing:
+    """All voices of a job."""
+
+    def __init__(self, times: Times) -> None:
+        self.voices: dict[Host, Voice] = {}
+        self._times = times
+        self._old: dict[Incarnation, None] = {}
+
+    def take(self, sender: Party, report: NodeReport, now: float) -> bool:
+        """Take up a report; False when a later one of its host was taken up before."""
+        if sender.incarnation in self._old:
+            return False
+        before = self.voices.get(sender.host)
+        if before is None and len(self.voices) >= MOST_HOSTS:
+            return False
+        if before is not None and before.incarnation == sender.incarnation:
+            if report.version < before.report.version:
+                return False
+        elif before is not None:
+            self._old[before.incarnation] = None
+            while len(self._old) > MOST_OLD:
+                self._old.pop(next(iter(self._old)))
+        progress = None
+        if report.restore is not None:
+            same = before is not None and before.report.restore is not None
+            same = same and before.report.restore.stamp == report.restore.stamp  # type: ignore[union-attr]
+            progress = moved(
+                before.progress if same and before else None, report.restore.have, report.restore.size, now
+            )
+        self.voices[sender.host] = Voice(sender.host, sender.incarnation, report, now, progress)
+        return True
+
+    def silence(self, host: Host, now: float) -> float:
+        """Return the seconds since the host's last report; endless for one that never spoke."""
+        voice = self.voices.get(host)
+        return now - voice.at if voice else float("inf")
+
+    def life(self, host: Host, now: float) -> Life:
+        """Judge a host."""
+        return life(self.silence(host, now), self._times)
+
+    def live(self, now: float) -> frozenset[Host]:
+        """Return the hosts that are not lost."""
+        return frozenset(host for host in self.voices if self.life(host, now) is not Life.LOST)
+
+    def common_fault(self, hosts: Collection[Host], now: float) -> bool:
+        """Tell whether so many of these fell silent together that store or network must be at fault."""
+        return is_common_fault([self.silence(host, now) for host in hosts if host in self.voices], self._times)
+
+    def stale(self) -> None:
+        """Ask for full reports: what was heard before a new lease is not a complete view any more."""
+        for voice in self.voices.values():
+            voice.fresh = False
+
+    def taken(self) -> dict[str, int]:
+        """Return which report of each watcher was taken up, for the beacon."""
+        return {voice.incarnation: voice.report.version for voice in self.voices.values()}
+
+    def forget_silent(self, now: float, age: float) -> None:
+        """Forget hosts that said nothing for so long."""
+        for host in [host for host in self.voices if self.silence(host, now) > age]:
+            del self.voices[host]

@@ -1,0 +1,283 @@
+"""The coordinator's typed state and the Redis keys that show it; pure, both ways.
+
+`hashes` says what Redis should hold, `changes` what must be written so that it does, `recall` reads it back after a
+take-over. What does not parse is left out and named: an index can be rebuilt, a crash loop cannot be ended by it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from checkpoint_coordinator.archive import BackupRecord, LastBackup
+from checkpoint_coordinator.commit import SaveState
+from checkpoint_coordinator.restore import Forced
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.ids import Address, Host, Rank, SessionId, Worker
+from checkpoint_replicator.records import EpochRecord, FetchPlan, KeepList, Orders, RestoreRecord
+from checkpoint_replicator.save import Save, ShardKey, parse_save
+from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.store import Change, Delete, SetHash, SetScores
+from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
+
+__all__ = ["Hashes", "SaveRecord", "State", "changes", "hashes", "merged", "recall", "recall_forced", "score"]
+
+Hashes = dict[str, dict[str, str]]
+"""Key without its prefix to fields and texts; of sorted sets to scores as texts."""
+
+SORTED: Final = frozenset({"steps", "backups"})
+"""Keys that are sorted sets."""
+LAST: Final = ("restore:", "orders", "keep", "epoch")
+"""Keys that make a change valid, in the order in which they are written after all others."""
+MOST_ELEMENTS: Final = 4000
+"""So many fields a write may hold."""
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class SaveRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`…:step:<epoch>.<step>`: a save, for people.
+
+    Attributes:
+        save: which.
+        shape: its own.
+        state: see SaveState.
+        shards: shard to address.
+        copies: the lowest number of copies beside the own one.
+        unprotected: some shard has no copy on another host.
+        reason: who is waited for.
+        since: when the state was reached, in Unix seconds.
+        seen: when it was first reported, in Unix seconds.
+    """
+
+    save: Save
+    shape: Shape
+    state: SaveState
+    shards: Mapping[ShardKey, Address] = {}
+    copies: int = 0
+    unprotected: bool = True
+    reason: str = ""
+    since: float = 0.0
+    seen: float = 0.0
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Every decision that stands, and the facts that are shown beside them."""
+
+    epoch: EpochRecord | None = None
+    restore: RestoreRecord | None = None
+    plans: dict[Rank, FetchPlan] = msgspec.field(default_factory=dict)
+    keep: KeepList | None = None
+    orders: dict[Host, Orders] = msgspec.field(default_factory=dict)
+    saves: dict[Save, SaveRecord] = msgspec.field(default_factory=dict)
+    backups: dict[str, BackupRecord] = msgspec.field(default_factory=dict)
+    last_backup: LastBackup | None = None
+    forced: Forced | None = None
+    members: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
+    superseded: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
+    unreadable: list[str] = msgspec.field(default_factory=list)
+
+
+def score(save: Save) -> float:
+    """Return a number that is in order as saves are, as far as a double carries."""
+    return float(save.epoch * (1 << 32) + min(save.step, (1 << 32) - 1))
+
+
+def hashes(state: State) -> Hashes:
+    """Return the decisions of the state as Redis should hold them."""
+    found: Hashes = {}
+    if state.epoch is not None:
+        found["epoch"] = to_fields(state.epoch)
+        if state.restore is not None:
+            found[f"restore:{state.epoch.number}"] = _restore(state.restore, state.plans)
+    if state.keep is not None:
+        found["keep"] = to_fields(state.keep)
+    found["orders"] = {host: to_json(orders) for host, orders in sorted(state.orders.items())}
+    for save, record in state.saves.items():
+        found[f"step:{save}"] = _save_fields(record)
+    found["steps"] = {str(save): repr(score(save)) for save in state.saves}
+    for name, backup in state.backups.items():
+        found[f"backup:{name}"] = to_fields(backup)
+    found["backups"] = {name: repr(backup.verified_at) for name, backup in state.backups.items()}
+    if state.last_backup is not None:
+        found["lastbackup"] = to_fields(state.last_backup)
+    return found
+
+
+def changes(wanted: Mapping[str, Mapping[str, str]], known: Mapping[str, Mapping[str, str]]) -> list[Change]:
+    """Return what must be written, what makes it valid last; keys that are not wanted any more are removed.
+
+    At most 4,000 fields: what is left out is the valid-making end, and comes with the next write.
+    """
+    listed: list[Change] = []
+    room = MOST_ELEMENTS
+    for key in sorted({*wanted, *known}, key=_turn):
+        fields, before = wanted.get(key, {}), known.get(key, {})
+        if fields == before:
+            continue
+        change = _change(key, fields, before)
+        cost = len(change.fields) if isinstance(change, SetHash) else len(fields) + 1
+        if listed and cost > room:
+            break
+        room -= cost
+        listed.append(change)
+    return listed
+
+
+def _change(key: str, fields: Mapping[str, str], before: Mapping[str, str]) -> Change:
+    if not fields:
+        return Delete(key)
+    if key in SORTED:
+        return SetScores(key, {member: float(text) for member, text in fields.items()}, replace=True)
+    if before.keys() <= fields.keys():
+        return SetHash(key, {field: text for field, text in fields.items() if before.get(field) != text})
+    return SetHash(key, dict(fields), replace=True)
+
+
+def merged(known: Hashes, written: Sequence[Change]) -> Hashes:
+    """Return what Redis holds after these changes."""
+    after = {key: dict(fields) for key, fields in known.items()}
+    for change in written:
+        match change:
+            case SetHash(key, fields, replace):
+                after[key] = dict(fields) if replace else {**after.get(key, {}), **fields}
+            case SetScores(key, scores, replace):
+                texts = {member: repr(number) for member, number in scores.items()}
+                after[key] = texts if replace else {**after.get(key, {}), **texts}
+            case Delete(key):
+                after.pop(key, None)
+            case _:
+                pass
+    return after
+
+
+def _turn(key: str) -> tuple[int, str]:
+    for place, end in enumerate(LAST):
+        if key == end or (end.endswith(":") and key.startswith(end)):
+            return place + 1, key
+    return 0, key
+
+
+def _restore(record: RestoreRecord, plans: Mapping[Rank, FetchPlan]) -> dict[str, str]:
+    fields = {"decision": to_json(record), "outcome": str(record.outcome), "reason": record.reason}
+    if record.save is not None:
+        fields["save"] = str(record.save)
+        fields["source"] = f"backup {record.backup}" if record.backup else "hosts"
+    fields.update({f"rejected {one.save}": one.reason for one in record.rejected})
+    fields.update({f"n{rank}": to_json(plan) for rank, plan in plans.items()})
+    return fields
+
+
+def _save_fields(record: SaveRecord) -> dict[str, str]:
+    fields = {
+        "shape": to_json(record.shape),
+        "state": str(record.state),
+        "copies": str(record.copies),
+        "unprotected": "yes" if record.unprotected else "no",
+        "reason": record.reason,
+        "since": f"{record.since:.3f}",
+        "seen": f"{record.seen:.3f}",
+    }
+    fields.update({str(key): address for key, address in record.shards.items()})
+    return fields
+
+
+# ---- back
+
+
+def recall(found: Mapping[str, Mapping[str, str]]) -> State:
+    """Read back what an earlier coordinator wrote; what does not parse is named in `unreadable`."""
+    state = State()
+    read = _Reader(found, state.unreadable)
+    state.epoch = read.record("epoch", EpochRecord)
+    if state.epoch is not None:
+        _recall_restore(state, found.get(f"restore:{state.epoch.number}", {}))
+    state.keep = read.record("keep", KeepList)
+    for host, text in found.get("orders", {}).items():
+        orders = read.json(f"orders {host}", text, Orders)
+        if orders is not None:
+            state.orders[Host(host)] = orders
+    for key, fields in found.items():
+        kind, _, name = key.partition(":")
+        if kind == "step":
+            saved = _guard(state.unreadable, key, partial(_recall_save, name, fields))
+            if saved is not None:
+                state.saves[saved.save] = saved
+        elif kind == "backup":
+            backup = read.record(key, BackupRecord)
+            if backup is not None:
+                state.backups[name] = backup
+        elif kind == "node":
+            state.superseded.extend(_guard(state.unreadable, key, partial(_recall_old, name, fields)) or ())
+            state.members.extend(_guard(state.unreadable, key, partial(_recall_seat, name, fields)) or ())
+    state.last_backup = read.record("lastbackup", LastBackup)
+    state.forced = recall_forced(found, state.unreadable)
+    return state
+
+
+def recall_forced(found: Mapping[str, Mapping[str, str]], unreadable: list[str]) -> Forced | None:
+    """Read what people ordered to restore."""
+    return _Reader(found, unreadable).record("forced", Forced)
+
+
+def _recall_restore(state: State, fields: Mapping[str, str]) -> None:
+    for field, text in fields.items():
+        if field == "decision":
+            state.restore = _guard(state.unreadable, "restore", partial(from_json, RestoreRecord, text, "restore"))
+        elif field.startswith("n") and field[1:].isascii() and field[1:].isdigit():
+            plan = _guard(state.unreadable, f"restore {field}", partial(from_json, FetchPlan, text, "plan"))
+            if plan is not None:
+                state.plans[Rank(int(field[1:]))] = plan
+
+
+def _recall_save(name: str, fields: Mapping[str, str]) -> SaveRecord:
+    shards: dict[ShardKey, Address] = {}
+    for field, text in fields.items():
+        rank, slash, worker = field.partition("/w")
+        if slash and rank.startswith("n"):
+            shards[ShardKey(Rank(int(rank[1:])), Worker(int(worker)))] = Address(text)
+    return SaveRecord(
+        save=parse_save(name),
+        shape=from_json(Shape, fields["shape"], f"step:{name} shape"),
+        state=SaveState(fields["state"]),
+        shards=shards,
+        copies=int(fields.get("copies", "0")),
+        unprotected=fields.get("unprotected", "yes") == "yes",
+        reason=fields.get("reason", ""),
+        since=float(fields.get("since", "0")),
+        seen=float(fields.get("seen", "0")),
+    )
+
+
+def _recall_seat(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, SessionId]]:
+    return [(Rank(int(name)), SessionId(fields["session"]))] if fields.get("session") else []
+
+
+def _recall_old(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, SessionId]]:
+    old = from_json(list[str], fields.get("superseded", "[]"), f"node:{name} superseded")
+    return [(Rank(int(name)), SessionId(session)) for session in old]
+
+
+class _Reader:
+    def __init__(self, found: Mapping[str, Mapping[str, str]], unreadable: list[str]) -> None:
+        self._found = found
+        self._unreadable = unreadable
+
+    def record(self, key: str, kind: type[R]) -> R | None:
+        fields = self._found.get(key)
+        if not fields:
+            return None
+        return _guard(self._unreadable, key, lambda: from_fields(kind, fields, key))
+
+    def json(self, key: str, text: str, kind: type[T]) -> T | None:
+        return _guard(self._unreadable, key, lambda: from_json(kind, text, key))
+
+
+def _guard(unreadable: list[str], key: str, read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except (ProtocolError, ValueError, KeyError, TypeError, OverflowError) as error:
+        unreadable.append(f"{key}: {error}")
+        return None

@@ -1,0 +1,68 @@
+"""The keep list: the only thing that permits deleting; pure.
+
+Kept are the newest committed save, every one under backup or restore, pinned ones, and of those in flight the oldest
+and the newest; those between are given up. It is made only from a complete view.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.records import KeepList
+from checkpoint_replicator.save import Save
+
+__all__ = ["View", "given_up", "keep_list", "says_the_same"]
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keep list is made from.
+
+    Attributes:
+        gaps: why the view is not complete: who has not reported in this epoch; empty when all have.
+        committed: the newest committed save; after a release the restored save until a save of the epoch commits.
+        in_flight: saves of this epoch above `committed` that are reported and not committed.
+        held: every save that any host reports.
+        needed: saves under backup or restore, also those that reports name as orders in hand, and pinned ones.
+        abandoned: saves that were given up before; one that is given up stays so.
+        hold: people look: nothing is to be deleted.
+    """
+
+    gaps: Collection[str] = ()
+    committed: Save | None = None
+    in_flight: Collection[Save] = ()
+    held: Collection[Save] = ()
+    needed: Collection[Save] = ()
+    abandoned: Collection[Save] = ()
+    hold: bool = False
+
+
+def given_up(in_flight: Collection[Save], abandoned: Collection[Save], needed: Collection[Save]) -> frozenset[Save]:
+    """Say which saves in flight are given up: all but the oldest and the newest, and those given up before."""
+    order = sorted(save for save in in_flight if save not in abandoned)
+    between = frozenset(save for save in order[1:-1] if save not in needed)
+    return between | frozenset(abandoned)
+
+
+def keep_list(view: View, stamp: Stamp) -> KeepList | None:
+    """Return what stays and what goes, or None while the view does not permit a list.
+
+    The newest committed save is never dropped, and without one nothing at or below any save is.
+    """
+    if view.gaps or view.hold:
+        return None
+    dropped = given_up(view.in_flight, view.abandoned, view.needed)
+    upto = view.committed
+    above = {save for save in dropped if upto is None or save > upto} - {upto}
+    drop = tuple(sorted(save for save in above if save in view.held and save not in view.needed))
+    if upto is None:
+        return KeepList(stamp=stamp, drop=drop)
+    keep = {upto} | {save for save in view.needed if save <= upto}
+    return KeepList(stamp=stamp, upto=upto, keep=tuple(sorted(keep)), drop=drop)
+
+
+def says_the_same(one: KeepList | None, other: KeepList | None) -> bool:
+    """Tell whether two lists permit the same, whatever their stamps."""
+    if one is None or other is None:
+        return one is other
+    return (one.upto, one.keep, one.drop) == (other.upto, other.keep, other.drop)

@@ -1,0 +1,119 @@
+"""One metrics registry a process, and the HTTP thread that serves `/metrics`, `/healthz` and `/readyz`."""
+
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from checkpoint_replicator import __version__
+
+__all__ = ["Health", "HealthServer", "new_registry"]
+
+CLIENT_TIMEOUT: Final = 2.0
+"""Seconds that one slow HTTP client can hold the thread."""
+
+
+def new_registry(service: str, host: str) -> CollectorRegistry:
+    """Return a registry with the process' own figures and a `build` gauge that names version, service and host."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    build = Gauge("checkpoint_replicator_build", "Always 1", ["version", "service", "host"], registry=registry)
+    build.labels(__version__, service, host).set(1)
+    return registry
+
+
+class Health:
+    """What a process says about itself; written by the event loop, read by the HTTP thread.
+
+    Args:
+        loop_silent: seconds without a beat after which the process is unhealthy.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, loop_silent: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loop_silent = loop_silent
+        self._clock = clock
+        self._beat = clock()
+        self.waiting: str | None = "starting"
+        """Why the service says that it is not ready, or None."""
+
+    def beat(self) -> None:
+        """Note that the event loop moves."""
+        self._beat = self._clock()
+
+    def set_ready(self, reason: str | None) -> None:
+        """Say why the process is not ready; None: it is."""
+        self.waiting = reason
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why the process is not ready, or None."""
+        return self.unhealthy or self.waiting
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Why the process should be restarted, or None."""
+        silent = self._clock() - self._beat
+        return f"the event loop has not moved for {silent:.0f} s" if silent > self._loop_silent else None
+
+
+class HealthServer:
+    """Serves a registry and a Health over HTTP from a thread of its own.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+
+    def __init__(self, registry: CollectorRegistry, health: Health, address: tuple[str, int]) -> None:
+        self._server = HTTPServer(address, _handler(registry, health))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with the port that was chosen."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._thread.join(CLIENT_TIMEOUT + 1)
+        self._server.server_close()
+
+
+def _handler(registry: CollectorRegistry, health: Health) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = CLIENT_TIMEOUT
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/metrics":
+                    self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+                case "/healthz":
+                    self._say(health.unhealthy)
+                case "/readyz":
+                    self._say(health.not_ready)
+                case _:
+                    self._answer(HTTPStatus.NOT_FOUND, b"try /metrics, /healthz or /readyz\n")
+
+        def _say(self, fault: str | None) -> None:
+            status = HTTPStatus.OK if fault is None else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, f"{fault or 'ok'}\n".encode())
+
+        def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+            """Probes come every few seconds and are no events."""
+
+    return Handler

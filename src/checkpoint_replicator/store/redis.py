@@ -1,0 +1,360 @@
+"""The manifest store in Redis (or anything that speaks its protocol and Lua): the one door to `redis`.
+
+Every atomic change is one script of `scripts/`, sent with EVAL: after a restart or a flush nothing has to be loaded
+anew. All keys of a script share one slot, so a Redis Cluster can hold them. A call that may be repeated, since its
+answer can be lost, has the same effect when it is.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import chain
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.exceptions import (
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as LostError,
+)
+from redis.exceptions import (
+    TimeoutError as LateError,
+)
+
+from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, StoreId, new_id
+from checkpoint_replicator.records import HostRecord, Lease, NodeView
+from checkpoint_replicator.store import Change, Renewal, Snapshot
+from checkpoint_replicator.store.fields import from_fields, score_text, to_fields, to_json
+from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.pieces import Piece, calls
+from checkpoint_replicator.store.server import server_problems
+from checkpoint_replicator.store.view import RawView, parse_view
+
+__all__ = ["RedisManifestStore"]
+
+Command = tuple[str | bytes, ...]
+
+RETRIED: Final = (LostError, LateError, ReadOnlyError, ClusterDownError, MasterDownError, TryAgainError)
+"""Answered with a new connection: a lost one, a server that loads (a LostError), one that is no master any more."""
+BATCH: Final = 200
+"""Keys read by one pipeline."""
+ROUNDS: Final = 3
+"""So often a reading is begun again because the data set was replaced meanwhile."""
+BAD_KEY: Final = re.compile(r"BADKEY (.*?)(?: script: [0-9a-f]+, on @.*)?$", re.DOTALL)
+
+
+@cache
+def _script(name: str) -> str:
+    folder = resources.files(__package__) / "scripts"
+    return (folder / "prelude.lua").read_text() + (folder / f"{name}.lua").read_text()
+
+
+class RedisManifestStore:
+    """`ManifestStore` over one Redis.
+
+    Args:
+        url: `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS or `unix://…`.
+        deadline: seconds in which a method answers or raises `UnreachableError`, all attempts together.
+        attempt: seconds for one attempt to connect, and for one answer.
+        retries: attempts after the first, each with a new connection, within the deadline.
+        hold: keep the connection between calls. A coordinator does; a node does not, since a thousand idle ones cost
+            the server more than a node's few calls.
+
+    Raises:
+        ConfigError: the URL is none of Redis.
+    """
+
+    def __init__(
+        self, url: str, *, deadline: float = 5.0, attempt: float = 1.5, retries: int = 4, hold: bool = False
+    ) -> None:
+        self._deadline = deadline
+        self._hold = hold
+        self._busy = 0
+        self._caller = new_id()
+        self._counts: defaultdict[Job, int] = defaultdict(int)
+        self._turns: defaultdict[Job, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ears: aioredis.client.PubSub | None = None
+        self._retry = Retry(EqualJitterBackoff(cap=0.5, base=0.05), retries, supported_errors=RETRIED)
+        try:
+            parts = urlsplit(url)
+            self.address = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+            self._client = aioredis.Redis.from_url(
+                url,
+                protocol=2,
+                socket_timeout=attempt,
+                socket_connect_timeout=attempt,
+                socket_keepalive=True,
+                retry=Retry(NoBackoff(), 0),  # the attempts are counted here, for a whole call
+            )
+        except ValueError as error:
+            raise ConfigError(f"redis: expected redis://host:port/db, found {_harmless(url)!r} ({error})") from error
+
+    # ---- the life of the data set, jobs and hosts
+
+    async def store_id(self) -> StoreId:
+        """Return the random id of this data set, setting it if there is none."""
+        _, found = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE))
+        if found is None:
+            raise UnreachableError(f"{self.address}: the data set was flushed meanwhile")
+        return StoreId(_text(found, STORE))
+
+    async def time(self) -> float:
+        """Return Redis TIME, in seconds since the Unix epoch."""
+        [(seconds, micros)] = await self._send(("TIME",))
+        return int(seconds) + int(micros) / 1e6
+
+    async def jobs(self) -> frozenset[Job]:
+        """Return the names in `ckpt:jobs`."""
+        [names] = await self._send(("SMEMBERS", JOBS))
+        return frozenset(Job(_text(name, JOBS)) for name in names)
+
+    async def add_job(self, job: Job) -> None:
+        """Add to `ckpt:jobs` and wake the coordinators; idempotent."""
+        await self._send(("SADD", JOBS, job), ("PUBLISH", JOBS, job))
+
+    async def job_added(self, seconds: float) -> bool:
+        """Wait until somebody called `add_job`, at most so long; while Redis is away the time is waited out."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        try:
+            if self._ears is None:
+                self._ears = self._client.pubsub()
+                await self._ears.subscribe(JOBS)
+            while (left := end - loop.time()) > 0:
+                if await self._ears.get_message(ignore_subscribe_messages=True, timeout=left) is not None:
+                    return True
+        except (RedisError, OSError):
+            await self._deafen()
+            await asyncio.sleep(max(0.0, end - loop.time()))
+        return False
+
+    async def register(self, record: HostRecord) -> None:
+        """Write `ckpt:host:<host>`; idempotent."""
+        fields = chain.from_iterable(to_fields(record).items())
+        register = self._eval("register", [host_key(record.host)], fields)
+        await self._send(register, ("SADD", HOSTS, record.host))
+
+    async def unregister(self, host: Host, incarnation: Incarnation) -> None:
+        """Remove `ckpt:host:<host>` if that incarnation wrote it."""
+        key = host_key(host)
+        [removed] = await self._send(self._eval("unregister", [key], [incarnation]))
+        if removed:
+            _, exists = await self._send(("SREM", HOSTS, host), ("EXISTS", key))
+            if exists:  # a newer incarnation registered in between
+                await self._send(("SADD", HOSTS, host))
+
+    async def hosts(self) -> Mapping[Host, HostRecord]:
+        """Return all registered hosts."""
+        [members] = await self._send(("SMEMBERS", HOSTS))
+        keys = {Host(name): host_key(Host(name)) for name in sorted(_text(member, HOSTS) for member in members)}
+        hashes = await self._hashes([(key, "HGETALL") for key in keys.values()])
+        return {host: from_fields(HostRecord, hashes[key], key) for host, key in keys.items() if hashes[key]}
+
+    # ---- the lease, and writes under it
+
+    async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
+        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None."""
+        fields = msgspec.to_builtins(lease)
+        del fields["token"]
+        head = f'{to_json(fields)[:-1]},"token":'
+        keys = [job_key(job, "lease"), job_key(job, "fence")]
+        [token] = await self._send(self._eval("acquire", keys, [lease.incarnation, _millis(ttl), head]))
+        return None if token is None else msgspec.structs.replace(lease, token=int(token))
+
+    async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
+        """Prolong the lease if this incarnation and token hold it."""
+        keys = [job_key(job, "lease"), job_key(job, "fence")]
+        renew = self._eval("renew", keys, [lease.incarnation, str(lease.token), _millis(ttl), to_json(lease)])
+        _, store, (held, *fence) = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE), renew)
+        if store is None:
+            raise UnreachableError(f"{self.address}: the data set was flushed meanwhile")
+        return Renewal(bool(held), StoreId(_text(store, STORE)), _stamp(fence))
+
+    async def release(self, job: Job, lease: Lease) -> None:
+        """Give the lease back if this incarnation and token hold it."""
+        await self._send(self._eval("release", [job_key(job, "lease")], [lease.incarnation, str(lease.token)]))
+
+    async def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
+        """Write all changes under this stamp and raise the fence to it; None when written, else the stamp seen."""
+        async with self._turns[job]:  # numbered in the order in which they are sent
+            for pieces in calls(changes):
+                self._counts[job] += 1
+                written, *fence = await self._apply(job, lease, stamp, pieces, self._counts[job])
+                if not written:
+                    return _stamp(fence)
+        return None
+
+    async def _apply(self, job: Job, lease: Lease, stamp: Stamp, pieces: Sequence[Piece], count: int) -> list[Any]:
+        keys = [job_key(job, name) for name in ("lease", "fence", "keys", *(piece.name for piece in pieces))]
+        numbers = (lease.token, stamp.token, stamp.epoch, stamp.number)
+        head = [lease.incarnation, *map(str, numbers), self._caller, str(count), str(EVENTS_LIMIT)]
+        elements = chain.from_iterable(piece.arguments for piece in pieces)
+        [answer] = await self._send(self._eval("apply", keys, chain(head, elements)))
+        return list(answer)
+
+    # ---- reading
+
+    async def snapshot(self, job: Job) -> Snapshot:
+        """Return all that is known of a job, for a coordinator that takes over."""
+        for _ in range(ROUNDS):
+            before = (await self.store_id(), *await self._index(job))
+            names = before[2]
+            hashes = await self._hashes([(job_key(job, name), READS.get(kind, "HGETALL")) for name, kind in names])
+            if (await self.store_id(), *await self._index(job)) == before:
+                full = {name: hashes[job_key(job, name)] for name, _ in names}
+                return Snapshot(before[0], before[1], {name: fields for name, fields in full.items() if fields})
+        raise UnreachableError(f"{self.address}: {job} was written {ROUNDS} times while it was read")
+
+    async def _index(self, job: Job) -> tuple[Stamp, tuple[tuple[str, str], ...]]:
+        fence_key, index_key = job_key(job, "fence"), job_key(job, "keys")
+        hashes = await self._hashes([(fence_key, "HGETALL"), (index_key, "HGETALL")])
+        fence = from_fields(Stamp, hashes[fence_key], fence_key) if hashes[fence_key] else ZERO
+        return fence, tuple(sorted(hashes[index_key].items()))
+
+    async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
+        """Return what a node of this job must obey, read atomically."""
+        names = ("lease", "fence", "epoch", "restore:", "keep", "orders")
+        keys = [job_key(job, name) for name in names]
+        script = self._eval("view", keys, [host, "" if rank is None else f"n{rank}"])
+        for _ in range(ROUNDS):  # the store id lies in another slot than the job
+            before, answer, after = await self._send(("GET", STORE), script, ("GET", STORE))
+            if before == after:
+                lease, fence, epoch, decision, plan, keep, orders = answer
+                raw = RawView(
+                    store=_maybe(before, STORE),
+                    lease=_maybe(lease, keys[0]),
+                    fence=_pairs(fence, keys[1]),
+                    epoch=_pairs(epoch, keys[2]),
+                    decision=_maybe(decision, keys[3]),
+                    plan=_maybe(plan, keys[3]),
+                    keep=_pairs(keep, keys[4]),
+                    orders=_maybe(orders, keys[5]),
+                )
+                return parse_view(raw, job, host, rank)
+        raise UnreachableError(f"{self.address}: the data set was replaced {ROUNDS} times while it was read")
+
+    async def check(self) -> tuple[str, ...]:
+        """Say what is wrong with the server itself, for people; empty: nothing."""
+        [info] = await self._send(("INFO",))
+        return server_problems({str(name): str(value) for name, value in info.items()})
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._deafen()
+        await self._client.aclose()
+
+    # ---- the network
+
+    def _eval(self, name: str, keys: Sequence[str], arguments: Iterable[str]) -> Command:
+        return ("EVAL", _script(name), str(len(keys)), *keys, *arguments)
+
+    async def _hashes(self, reads: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
+        """Read keys, each with HGETALL or ZRANGE; scores come as shortest text."""
+        found: dict[str, dict[str, str]] = {}
+        for start in range(0, len(reads), BATCH):
+            batch = reads[start : start + BATCH]
+            commands: list[Command] = [
+                ("HGETALL", key) if verb == "HGETALL" else (verb, key, "0", "-1", "WITHSCORES") for key, verb in batch
+            ]
+            for (key, verb), answer in zip(batch, await self._send(*commands), strict=True):
+                pairs = answer.items() if verb == "HGETALL" else zip(answer[::2], answer[1::2], strict=True)
+                found[key] = {_text(name, key): _text(value, key) for name, value in pairs}
+                if verb == "ZRANGE":
+                    found[key] = {member: score_text(float(score)) for member, score in found[key].items()}
+        return found
+
+    async def _send(self, *commands: Command) -> list[Any]:
+        """Send the commands and return their answers, within the deadline and with new connections as needed."""
+        self._busy += 1
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._retry.call_with_retry(lambda: self._once(commands), self._reconnect)
+        except TimeoutError as error:
+            raise UnreachableError(f"{self.address}: no answer within {self._deadline:g} s") from error
+        except ResponseError as error:
+            raise self._refusal(error, commands) from error
+        except (RedisError, OSError) as error:
+            raise UnreachableError(f"{self.address}: {error or type(error).__name__}") from error
+        finally:
+            self._busy -= 1
+            if not self._hold and self._busy == 0:
+                await self._reconnect()
+
+    async def _once(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers = await pipeline.execute(raise_on_error=False)  # raising would put the whole script into the text
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return list(answers)
+
+    async def _reconnect(self, _: Exception | None = None) -> None:
+        """Drop the idle connections, so that the next attempt looks the name up and connects anew."""
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def _refusal(self, error: ResponseError, commands: Sequence[Command]) -> Exception:
+        """Tell a key that somebody spoilt from a server that cannot serve now."""
+        text = str(error)
+        if (found := BAD_KEY.search(text)) is not None:
+            return ProtocolError(found[1])
+        if "WRONGTYPE" in text:
+            keys = sorted({_text(command[1], "key") for command in commands if len(command) > 1})
+            return ProtocolError(f"{', '.join(keys)}: {text}")
+        return UnreachableError(f"{self.address}: {text}")
+
+    async def _deafen(self) -> None:
+        ears, self._ears = self._ears, None
+        if ears is not None:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await ears.aclose()  # type: ignore[no-untyped-call]
+
+
+READS: Final = {"hash": "HGETALL", "zset": "ZRANGE"}
+
+
+def _harmless(url: str) -> str:
+    """Hide a password."""
+    return re.sub(r"//[^/@]*@", "//…@", url)
+
+
+def _millis(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
+
+
+def _stamp(texts: Sequence[bytes]) -> Stamp:
+    token, epoch, number = (int(text) for text in texts)
+    return Stamp(token, Epoch(epoch), number)
+
+
+def _text(value: bytes | str, key: str) -> str:
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{key}: expected UTF-8, found {value[:40]!r}") from error
+
+
+def _maybe(value: bytes | None, key: str) -> str | None:
+    return None if value is None else _text(value, key)
+
+
+def _pairs(flat: Sequence[bytes], key: str) -> dict[str, str]:
+    return {_text(field, key): _text(value, key) for field, value in zip(flat[::2], flat[1::2], strict=True)}

@@ -1,0 +1,20 @@
+-- Take the lease if nobody has it; who has it gets it again as it is.
+-- KEYS[1]  ckpt:{<job>}:lease   string with TTL: JSON of a Lease
+-- KEYS[2]  ckpt:{<job>}:fence   hash: token, epoch, number
+-- ARGV[1]  incarnation
+-- ARGV[2]  time to live in milliseconds
+-- ARGV[3]  JSON of the lease up to the token, which the script adds with the closing brace
+-- Returns the token as text, or nothing where another has the lease.
+
+local stamp = fence(KEYS[2])
+local token = stamp[1] + 1
+local held = lease(KEYS[1])
+if held then
+  if held.incarnation ~= ARGV[1] or type(held.token) ~= 'number' then
+    return false
+  end
+  token = held.token
+end
+run('HSET', KEYS[2], 'token', whole(math.max(token, stamp[1])), 'epoch', whole(stamp[2]), 'number', whole(stamp[3]))
+run('SET', KEYS[1], ARGV[3] .. whole(token) .. '}', 'PX', ARGV[2])
+return whole(token)

@@ -1,0 +1,70 @@
+-- Write changes of a job under its lease and its fence; refused, nothing is changed.
+-- KEYS[1]     ckpt:{<job>}:lease   string with TTL: JSON of a Lease
+-- KEYS[2]     ckpt:{<job>}:fence   hash: token, epoch, number (the highest stamp), call (the last write)
+-- KEYS[3]     ckpt:{<job>}:keys    hash: name of each key below -> hash or zset
+-- KEYS[4...]  ckpt:{<job>}:<name>  one for each change, in order
+-- ARGV[1, 2]  incarnation, token of the lease
+-- ARGV[3..5]  token, epoch, number of the stamp
+-- ARGV[6, 7]  who calls (random), its how manyth call: a repeated or overtaken one is answered and not done again
+-- ARGV[8]     about how many events stay
+-- ARGV[9...]  for each change: verb, name, count, then count elements
+--               hash    field, text, ...     add to the hash
+--               hash!   field, text, ...     the hash is these fields
+--               zset    score, member, ...   add to the sorted set
+--               zset!   score, member, ...   the sorted set is these members
+--               drop                         remove the key
+--               event   field, text, ...     append to the stream
+-- The fence goes first: if the server dies half-way it is too high, which costs a number. The call goes last: then a
+-- repetition is done anew. The caller puts the change that makes the others valid last.
+-- Returns written (0 or 1), token, epoch, number of the fence.
+
+local seen = fence(KEYS[2])
+local stamp = {tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])}
+
+local function refused()
+  local answer = texts(seen)
+  return {0, answer[1], answer[2], answer[3]}
+end
+
+if not owned(KEYS[1], ARGV[1], ARGV[2]) then
+  return refused()
+end
+
+local caller, count = string.match(run('HGET', KEYS[2], 'call') or '', '^(%w+):(%d+)$')
+if caller == ARGV[6] and tonumber(ARGV[7]) <= tonumber(count) then
+  return {1, ARGV[3], ARGV[4], ARGV[5]}
+end
+
+for part = 1, 3 do
+  if seen[part] > stamp[part] then
+    return refused()
+  elseif seen[part] < stamp[part] then
+    break
+  end
+end
+
+run('HSET', KEYS[2], 'token', ARGV[3], 'epoch', ARGV[4], 'number', ARGV[5])
+
+local at = 9
+for change = 4, #KEYS do
+  local key = KEYS[change]
+  local verb, name, elements = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local first, last = at + 3, at + 2 + elements
+  at = last + 1
+  if verb == 'event' then
+    run('XADD', key, 'MAXLEN', '~', ARGV[8], '*', unpack(ARGV, first, last))
+  else
+    if verb == 'drop' or string.sub(verb, -1) == '!' then
+      redis.call('UNLINK', key)
+      redis.call('HDEL', KEYS[3], name)
+    end
+    if elements > 0 then
+      local kind = string.sub(verb, 1, 4)
+      run(kind == 'hash' and 'HSET' or 'ZADD', key, unpack(ARGV, first, last))
+      run('HSET', KEYS[3], name, kind)
+    end
+  end
+end
+
+run('HSET', KEYS[2], 'call', ARGV[6] .. ':' .. ARGV[7])
+return {1, ARGV[3], ARGV[4], ARGV[5]}
