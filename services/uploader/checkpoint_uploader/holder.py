@@ -32,6 +32,7 @@ __all__ = [
     "Wanted",
 ]
 
+
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds; sizes in bytes, times in seconds.
 
