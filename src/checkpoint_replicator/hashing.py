@@ -6,8 +6,9 @@ file is truncated meanwhile. Memory: `threads` MiB, and the list of entries.
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ from checkpoint_replicator.content import Content, Found
 from checkpoint_replicator.errors import BusyError, CorruptError, UnsupportedError
 from checkpoint_replicator.tree import MAX_TREE, ROOT, Directory, File, Tree
 
-__all__ = ["Difference", "Watch", "fingerprint", "hash_shard", "read_leaf", "verify_shard"]
+__all__ = ["Difference", "Watch", "check_leaves", "fingerprint", "hash_shard", "read_leaf", "verify_shard"]
 
 _LEAVES: Final = 16
 """Leaves of one file that a thread takes at a time."""
@@ -124,20 +125,31 @@ def verify_shard(path: Path, tree: Tree, threads: int = 4, watch: Watch | None =
         if content.is_directory != tree.is_directory:
             return nothing
         found, strange = content.look()
-        bad: list[int] = []
-
-        def check(piece: _Piece, index: int, digest: bytes | None) -> None:
-            number = tree.leaves_of(piece.path)[index]
-            if digest != tree.leaf(number).digest:
-                bad.append(number)
-
-        _read(content, [piece for file in tree.files for piece in _cut(file.path, file.size)], threads, watch, check)
         there = {entry.path: entry for entry in found}
         return Difference(
-            leaves=tuple(sorted(bad)),
+            leaves=check_leaves(content, tree, range(tree.leaves), threads, watch),
             missing=tuple(entry.path for entry in tree.entries if not _stands(entry, there)),
             extra=tuple(sorted({*(there.keys() - tree.paths), *(strange.keys() - tree.paths), *_longer(tree, there)})),
         )
+
+
+def check_leaves(
+    content: Content, tree: Tree, numbers: Iterable[int], threads: int = 4, watch: Watch | None = None
+) -> tuple[int, ...]:
+    """Read these leaves of a tree and return the numbers of those that are not there or have other bytes, ascending.
+
+    Raises:
+        BusyError: it was stopped.
+    """
+    bad: list[int] = []
+
+    def check(piece: _Piece, index: int, digest: bytes | None) -> None:
+        number = tree.leaves_of(piece.path)[index]
+        if digest != tree.leaf(number).digest:
+            bad.append(number)
+
+    _read(content, list(_pieces(tree, frozenset(numbers))), threads, watch, check)
+    return tuple(sorted(bad))
 
 
 def read_leaf(fd: int, offset: int, view: memoryview) -> bool:
@@ -180,10 +192,22 @@ def _longer(tree: Tree, there: dict[bytes, Found]) -> Iterator[bytes]:
 
 
 def _cut(path: bytes, size: int) -> Iterator[_Piece]:
-    """Cut a file into the pieces that threads take one after another; an empty file is opened too."""
+    """Cut a file into the pieces that threads take one after another."""
     leaves = leaf.count(size)
     for first in range(0, leaves, _LEAVES):
         yield _Piece(path, size, first, min(_LEAVES, leaves - first))
+
+
+def _pieces(tree: Tree, wanted: Container[int]) -> Iterator[_Piece]:
+    """Cut as `_cut` does, but keep only wanted leaves."""
+    for file in tree.files:
+        first = tree.leaves_of(file.path).start
+        for piece in _cut(file.path, file.size):
+            indexes = range(piece.first, piece.first + piece.leaves)
+            for is_wanted, group in groupby(indexes, lambda index: first + index in wanted):  # noqa: B023 - used at once
+                if is_wanted:
+                    run = list(group)
+                    yield piece._replace(first=run[0], leaves=len(run))
 
 
 def _read(

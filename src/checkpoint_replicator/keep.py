@@ -39,7 +39,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 def given_up(in_flight: Collection[Save], abandoned: Collection[Save], needed: Collection[Save]) -> frozenset[Save]:
     """Say which saves in flight are given up: all but the oldest and the newest, and those given up before."""
-    order = sorted(save for save in in_flight if save not in abandoned)
+    order = sorted({save for save in in_flight if save not in abandoned})
     between = frozenset(save for save in order[1:-1] if save not in needed)
     return between | frozenset(abandoned)
 

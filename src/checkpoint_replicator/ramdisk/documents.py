@@ -1,0 +1,146 @@
+"""Small typed JSON files, read as a whole and replaced at once."""
+
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Job
+from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.save import Save, ShardKey
+from checkpoint_replicator.session import Session
+
+__all__ = ["Document", "FenceRecord", "JobFence", "SessionRecord", "StatusRecord", "YamlIdentity"]
+
+T = TypeVar("T")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base: frozen, by keyword; unknown fields of a newer build are ignored."""
+
+
+class JobFence(Record, frozen=True, kw_only=True):
+    """What this node may never go back behind, for one job.
+
+    Attributes:
+        obeyed: highest stamp that it obeyed.
+        newest_committed: the newest committed save that it knows of.
+    """
+
+    obeyed: Stamp = ZERO
+    newest_committed: Save | None = None
+
+
+class FenceRecord(Record, frozen=True, kw_only=True):
+    """`fence.json`; written before the node acts or drops anything, goes only with `forget --ramdisks`."""
+
+    jobs: dict[str, JobFence] = {}
+
+    def of(self, job: Job) -> JobFence:
+        """Return a job's entry; one at zero where there is none."""
+        return self.jobs.get(job, JobFence())
+
+    def raised(self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None) -> "FenceRecord":
+        """Return the record with a job's entry raised; neither number ever goes down."""
+        old = self.of(job)
+        saves = [save for save in (old.newest_committed, committed) if save is not None]
+        new = JobFence(obeyed=max(old.obeyed, obeyed), newest_committed=max(saves, default=None))
+        return FenceRecord(jobs={**self.jobs, job: new})
+
+
+class YamlIdentity(Record, frozen=True, kw_only=True):
+    """Which `replicator.yaml` a session belongs to: an equal one is the same session's, any other ends it.
+
+    Attributes:
+        changed: ctime in ns.
+        digest: BLAKE3 of the bytes, in hex.
+    """
+
+    inode: int
+    size: int
+    changed: int
+    digest: str
+
+
+class SessionRecord(Record, frozen=True, kw_only=True):
+    """`session.json`: what a watcher needs to go on with its session after a restart.
+
+    Attributes:
+        session: see Session.
+        yaml: see YamlIdentity; None for a session without a file.
+        seen_at: when the yaml was seen, in seconds of the wall clock (UTC).
+        consumed_at: when it was removed, the same; None before.
+        verified: stamp of the restore decision under which `verified_keys` were verified.
+        verified_keys: own shards that need not be hashed again under that stamp.
+        published: keys whose marker was published; a trainer may have taken it away since.
+    """
+
+    session: Session
+    yaml: YamlIdentity | None = None
+    seen_at: float = 0.0
+    consumed_at: float | None = None
+    verified: Stamp | None = None
+    verified_keys: tuple[ShardKey, ...] = ()
+    published: tuple[ShardKey, ...] = ()
+
+
+class StatusRecord(Record, frozen=True, kw_only=True):
+    """`status.json`, for trainers and people on the node.
+
+    Attributes:
+        step: last committed step; None before the first commit.
+        protected: every shard of it has its replicas.
+        backup: name of the last verified backup; None without.
+        handout: `linked`, or `none` where hard links are not possible.
+        reasons: why something is not as it should be.
+    """
+
+    job: str = ""
+    epoch: int = 0
+    step: int | None = None
+    protected: bool = False
+    backup: str | None = None
+    handout: str = "linked"
+    reasons: tuple[str, ...] = ()
+
+
+class Document(Generic[T]):
+    """One JSON file of a type; one process writes it."""
+
+    def __init__(self, path: Path, kind: type[T], files: Files) -> None:
+        self.path = path
+        self.kind = kind
+        self._files = files
+
+    def read(self) -> T | None:
+        """Return what stands there; None when there is no file.
+
+        Raises:
+            ProtocolError: it does not parse; names the file, which stays as it is.
+        """
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ProtocolError(f"{self.path}: cannot be read: {error.strerror}") from error
+        try:
+            return msgspec.json.decode(data, type=self.kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"{self.path}: {error}") from error
+
+    def write(self, value: T) -> None:
+        """Replace it at once.
+
+        Raises:
+            NoRoomError: the ramdisk is full; the old one stays.
+        """
+        aside = self.path.with_name(f"{self.path.name}.tmp")
+        self._files.write(aside, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+        self._files.rename(aside, self.path)
+
+    def remove(self) -> None:
+        """Remove it; absent is fine."""
+        self._files.unlink(self.path)

@@ -1,0 +1,124 @@
+"""Locks between processes: `flock`, which the kernel gives back when a process dies."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from checkpoint_replicator.errors import BusyError
+
+__all__ = ["Hold", "alone", "exclusive", "shared"]
+
+_PATIENCE: Final = 10.0
+_PAUSE: Final = 0.002
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def exclusive(path: Path, patience: float = _PATIENCE) -> Iterator[None]:
+    """Hold a lock for a short section; the file is made where it is missing.
+
+    Raises:
+        BusyError: it was not free for `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        try:
+            while not _take(fd, fcntl.LOCK_EX):
+                if time.monotonic() >= deadline:
+                    raise BusyError(f"{path}: was not free for {patience:g} s")
+                time.sleep(_PAUSE)
+            if _is_current(fd, path):
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a shard's tree exclusively, without waiting; a missing tree has no readers.
+
+    Raises:
+        BusyError: somebody reads the shard.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        if not _take(fd, fcntl.LOCK_EX):
+            raise BusyError(f"{path}: the shard is being read")
+        yield
+    finally:
+        os.close(fd)
+
+
+def shared(path: Path) -> int:
+    """Return a descriptor of a shard's tree that holds it for reading until it is closed.
+
+    Raises:
+        FileNotFoundError: there is no such tree (any more).
+        BusyError: it is just being removed.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not _take(fd, fcntl.LOCK_SH):
+        os.close(fd)
+        raise BusyError(f"{path}: the shard is being removed")
+    if not _is_current(fd, path):
+        os.close(fd)
+        raise FileNotFoundError(f"{path}: was removed")
+    return fd
+
+
+class Hold:
+    """A lock held for the life of a process; the file says who holds it.
+
+    Raises:
+        BusyError: another process has it; names it.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path = path
+        self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        if not _take(self._fd, fcntl.LOCK_EX):
+            holder = os.pread(self._fd, 200, 0).decode(errors="replace").strip() or "a process that gave no name"
+            os.close(self._fd)
+            raise BusyError(f"{path}: is held by {holder}")
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{owner}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _take(fd: int, kind: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _is_current(fd: int, path: Path) -> bool:
+    """Tell whether the path still names the locked file; it may have been removed before the lock was ours."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,288 @@
+"""The register of a ramdisk: the only place where shards get and lose their names.
+
+Everything happens inside the names lock, with the directory read anew, in an order in which a crash between any two
+system calls leaves something that `recover` makes consistent:
+
+- name: tree, sidecars, `.data` (rename), `.meta`. Until the rename the source still stands in its claim or partial.
+- drop: `.meta`, sidecar, hand-outs, `.data`, tree. Until the sidecar is gone the shard is whole, then it is trash.
+
+So a sidecar without data is a naming that did not end, and a tree without a sidecar is a dropping that did not end.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+import msgspec
+
+from checkpoint_replicator.errors import BusyError, CorruptError, ProtocolError, RefusedError, UnsupportedError
+from checkpoint_replicator.hashing import fingerprint
+from checkpoint_replicator.ids import Address, Job, is_address, new_id
+from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.ramdisk.layout import Layout, check_address, check_tag
+from checkpoint_replicator.ramdisk.locks import alone, exclusive
+from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar, read_inventory
+from checkpoint_replicator.save import Save, Tag
+from checkpoint_replicator.tree import Tree
+
+__all__ = ["Recovery", "Register"]
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """What a recovery found and did.
+
+    Attributes:
+        unfinished: namings that did not end; their bytes still stand in a claim or a partial.
+        dropped: addresses whose dropping did not end, now in the trash.
+        unreadable: files of ours that do not parse; left as they are.
+    """
+
+    unfinished: tuple[Tag, ...] = ()
+    dropped: tuple[Address, ...] = ()
+    unreadable: tuple[ProtocolError, ...] = ()
+
+
+class Register:
+    """Names, drops and recovers the shards of one ramdisk."""
+
+    def __init__(self, layout: Layout, files: Files) -> None:
+        self._layout = layout
+        self._files = files
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the names lock."""
+        return exclusive(self._layout.names_lock)
+
+    def inventory(self) -> Inventory:
+        """Read every sidecar."""
+        return read_inventory(self._layout, self._files)
+
+    def fault(self, sidecar: Sidecar) -> str | None:
+        """Say why a shard does not stand any more, by stat only; None while it stands."""
+        path = self._layout.data(sidecar.tag.address)
+        if not self._layout.tree(sidecar.tag.address).exists():
+            return f"{self._layout.tree(sidecar.tag.address)}: is missing"
+        try:
+            found = fingerprint(path)
+        except FileNotFoundError:
+            return f"{path}: is missing"
+        except (CorruptError, UnsupportedError, OSError) as error:
+            return f"{path}: {error}"
+        if found != sidecar.fingerprint:
+            return f"{path}: names, sizes or inodes changed since it was verified"
+        return None
+
+    def name(
+        self, source: Path | None, tree: Tree, tags: Collection[Tag], *, own: bool, verified_at: float
+    ) -> tuple[Sidecar, ...]:
+        """Give a verified shard its names; see `Ramdisk.name_shard`."""
+        address, data = tree.address, self._layout.data(tree.address)
+        _check_tags(tags, tree)
+        mark = "" if source is None else fingerprint(source)
+        with self.lock():
+            inventory = self.inventory()
+            mates = inventory.of(address)
+            standing = next((mate for mate in mates if self.fault(mate) is None), None)
+            if standing is None and source is None:
+                raise CorruptError(f"{data}: does not stand here, so it cannot get another tag")
+            for tag in tags:
+                self._refuse_clash(tag, inventory)
+            if standing is None and source != data and os.path.lexists(data):
+                with alone(self._layout.tree(address)):
+                    for mate in mates:
+                        self._show(mate.tag.name, inventory.without(*mates), address)
+                    self._trash(data)
+            self._write_tree(tree)
+            if standing is not None:
+                mark, verified_at = standing.fingerprint, max(standing.verified_at, verified_at if source else 0.0)
+            old = {mate.tag: mate for mate in mates}
+            new = tuple(_sidecar(tag, old.get(tag), mark, verified_at, own=own) for tag in tags)
+            others = (mate for mate in mates if mate.tag not in tags)
+            moved = tuple(
+                msgspec.structs.replace(mate, fingerprint=mark) for mate in others if mate.fingerprint != mark
+            )
+            for sidecar in (*new, *moved):
+                self._write_sidecar(sidecar)
+            if standing is None and source is not None and source != data:
+                self._files.rename(source, data)
+            inventory = inventory.with_new(*new, *moved)
+            for sidecar in (*new, *moved):
+                self._show(sidecar.tag.name, inventory)
+            if standing is not None and source is not None and source != data:
+                self._trash(source)
+        return new
+
+    def drop(self, tag: Tag) -> bool:
+        """Take a shard's name away; see `Ramdisk.drop`."""
+        with self.lock():
+            inventory = self.inventory()
+            sidecar = next((side for side in inventory.sidecars if _same(side.tag, tag)), None)
+            if sidecar is None:
+                return False
+            if len(inventory.of(tag.address)) > 1:
+                self._unregister(sidecar, inventory)
+                return True
+            with alone(self._layout.tree(tag.address)):
+                self._unregister(sidecar, inventory)
+                if not inventory.unreadable:  # one of them may name the same bytes
+                    self._discard(tag.address)
+            return True
+
+    def commit(self, job: Job, saves: Collection[Save]) -> int:
+        """Note that saves are committed; returns how many sidecars changed."""
+        changed = 0
+        with self.lock():
+            for sidecar in self.inventory().sidecars:
+                if sidecar.tag.job == job and sidecar.tag.save in saves and not sidecar.committed:
+                    self._write_sidecar(msgspec.structs.replace(sidecar, committed=True))
+                    changed += 1
+        return changed
+
+    def condemn(self, address: Address) -> tuple[Sidecar, ...]:
+        """Take all names from bytes that are corrupt; see `Ramdisk.condemn`."""
+        with self.lock(), alone(self._layout.tree(address)):
+            inventory = self.inventory()
+            condemned = inventory.of(check_address(address))
+            for sidecar in condemned:
+                self._unregister(sidecar, inventory)
+                inventory = inventory.without(sidecar)
+            data, seed = self._layout.data(address), self._layout.partial(address) / "seed"
+            if condemned and os.path.lexists(data):
+                self._files.make_folder(seed.parent)
+                if os.path.lexists(seed):
+                    self._trash(seed)
+                self._files.rename(data, seed)
+            if condemned and not inventory.unreadable:
+                self._discard(address)
+        return condemned
+
+    def recover(self) -> Recovery:
+        """Make consistent what a crash left; see `Ramdisk.recover`."""
+        for folder in self._layout.folders:
+            self._files.make_folder(folder)
+        with self.lock():
+            for path in sorted(self._layout.aside.iterdir()):
+                self._trash(path)
+            inventory = self.inventory()
+            unfinished = tuple(
+                sidecar
+                for sidecar in inventory.sidecars
+                # A committed one was whole once: it stays as a trace of the commit.
+                if not sidecar.committed and not os.path.lexists(self._layout.data(sidecar.tag.address))
+            )
+            for sidecar in unfinished:
+                self._unregister(sidecar, inventory)
+                inventory = inventory.without(sidecar)
+            for name in sorted({sidecar.tag.name for sidecar in inventory.sidecars}):
+                self._show(name, inventory)
+            dropped = () if inventory.unreadable else tuple(self._discard_orphans(inventory))
+        return Recovery(tuple(side.tag for side in unfinished), dropped, tuple(inventory.unreadable.values()))
+
+    def trash(self, path: Path) -> None:
+        """Move something of ours out of sight; `sweep` removes it."""
+        self._trash(path)
+
+    def sweep(self) -> int:
+        """Remove what is in the trash, outside the lock; returns how many entries could not be removed."""
+        return sum(not self._files.remove(path) for path in sorted(self._layout.trash.iterdir()))
+
+    def _refuse_clash(self, tag: Tag, inventory: Inventory) -> None:
+        for old in inventory.named(tag.name):
+            clash = old.tag.save.epoch == tag.save.epoch and not _same(old.tag, tag)
+            if clash and (old.committed or self.fault(old) is None):
+                raise RefusedError(
+                    f"{tag.name} of epoch {tag.save.epoch} was saved before with the address {old.tag.address:.13}; "
+                    f"the one with {tag.address:.13} is not taken"
+                )
+
+    def _write_tree(self, tree: Tree) -> None:
+        path, text = self._layout.tree(tree.address), tree.encode()
+        with suppress(OSError):
+            if path.read_bytes() == text:
+                return
+        self._replace(path, text)
+
+    def _write_sidecar(self, sidecar: Sidecar) -> None:
+        path = self._layout.sidecar(sidecar.tag)
+        self._files.make_folder(path.parent)
+        self._replace(path, msgspec.json.format(msgspec.json.encode(sidecar), indent=1) + b"\n")
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        aside = self._layout.aside / path.name
+        self._files.write(aside, data)
+        self._files.rename(aside, path)
+
+    def _show(self, name: str, inventory: Inventory, *gone: Address) -> None:
+        """Let the public `.meta` of a name show its highest epoch whose data is there.
+
+        Without one the `.meta` goes, if it shows an address that was ours; foreign ones stay.
+        """
+        if inventory.doubts(name):
+            return
+        meta = self._layout.meta(name)
+        addresses = [sidecar.tag.address for sidecar in inventory.named(name)]
+        shown = next((address for address in addresses if os.path.lexists(self._layout.data(address))), None)
+        try:
+            now: str | None = meta.read_text(errors="replace").strip()
+        except OSError:
+            now = None
+        if shown is not None and now != shown:
+            self._replace(meta, shown.encode())
+        elif shown is None and now in {*addresses, *gone}:
+            self._files.unlink(meta)
+
+    def _unregister(self, sidecar: Sidecar, inventory: Inventory) -> None:
+        path = self._layout.sidecar(sidecar.tag)
+        self._show(sidecar.tag.name, inventory.without(sidecar), sidecar.tag.address)
+        self._files.unlink(path)
+        with suppress(OSError):  # only the empty directory of a past epoch goes
+            path.parent.rmdir()
+
+    def _discard(self, address: Address) -> None:
+        """Move the bytes of an address that nobody names any more into the trash; the tree goes last."""
+        for handout in sorted(self._layout.handouts.glob(f"*/{address}.data")):
+            self._trash(handout)
+        for path in (self._layout.data(address), self._layout.tree(address)):
+            if os.path.lexists(path):
+                self._trash(path)
+
+    def _discard_orphans(self, inventory: Inventory) -> Iterator[Address]:
+        named = {sidecar.tag.address for sidecar in inventory.sidecars}
+        for path in sorted(self._layout.trees.iterdir()):
+            address = Address(path.name.removesuffix(".tree"))
+            if not is_address(address) or address in named:
+                continue
+            with suppress(BusyError), alone(path):
+                self._discard(address)
+                yield address
+
+    def _trash(self, path: Path) -> None:
+        self._files.rename(path, self._layout.trash / f"{new_id()}-{path.name}"[:255])
+
+
+def _check_tags(tags: Iterable[Tag], tree: Tree) -> None:
+    tags = tuple(tags)
+    if not tags:
+        raise ProtocolError(f"{tree.address}: a shard needs a tag to be named")
+    for tag in tags:
+        check_tag(tag)
+        if (tag.address, tag.size) != (tree.address, tree.size):
+            raise ProtocolError(
+                f"{tag.name}: its tag says {tag.address:.13} with {tag.size} bytes, "
+                f"its tree {tree.address:.13} with {tree.size}"
+            )
+
+
+def _sidecar(tag: Tag, old: Sidecar | None, mark: str, verified_at: float, *, own: bool) -> Sidecar:
+    return Sidecar(
+        tag=tag,
+        fingerprint=mark,
+        verified_at=verified_at,
+        own=own or (old is not None and old.own),
+        committed=old is not None and old.committed,
+    )
+
+
+def _same(one: Tag, other: Tag) -> bool:
+    return (one.save.epoch, one.name, one.address) == (other.save.epoch, other.name, other.address)

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from checkpoint_replicator.errors import BusyError, ProtocolError
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch, Rank, Step, Worker
+from checkpoint_replicator.ramdisk import JobFence, Ramdisk, ShardName
+from checkpoint_replicator.save import Save, ShardKey
+from support.shards import JOB, fill, fill_folder
+
+NAME = ShardName(JOB, Step(3), ShardKey(Rank(0), Worker(0)))
+
+
+def test_a_claim_takes_the_save_away_and_is_listed(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    claim = ramdisk.claim(fill_folder(tmp_path / "3"), Epoch(12), NAME)
+    assert ramdisk.claims() == (claim,)
+    assert not (tmp_path / "3").exists()
+    assert (claim.path / "a").exists()
+    (ramdisk.layout.claims / "12" / "stray").touch()
+    (ramdisk.layout.claims / "stray").mkdir()
+    assert ramdisk.claims() == (claim,)
+    ramdisk.discard(claim)
+    assert ramdisk.claims() == ()
+
+
+def test_a_second_claim_of_a_name_waits(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    ramdisk.claim(fill(tmp_path / "x", 1), Epoch(1), NAME)
+    with pytest.raises(BusyError, match="still being hashed"):
+        ramdisk.claim(fill(tmp_path / "x", 2), Epoch(1), NAME)
+    assert (tmp_path / "x").stat().st_size == 2
+    with pytest.raises(FileNotFoundError):
+        ramdisk.claim(tmp_path / "gone", Epoch(2), NAME)
+
+
+def test_the_fence_survives_and_never_goes_back(tmp_path: Path) -> None:
+    save = Save(Epoch(1), Step(5))
+    Ramdisk(tmp_path).raise_fence(JOB, Stamp(2, Epoch(1), 7), save)
+    assert Ramdisk(tmp_path).raise_fence(JOB, Stamp(1, Epoch(9), 9)) == JobFence(
+        obeyed=Stamp(2, Epoch(1), 7), newest_committed=save
+    )
+
+
+def test_a_fence_that_does_not_parse_is_not_overwritten(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    ramdisk.layout.fence.write_bytes(b"garbage")
+    with pytest.raises(ProtocolError, match=r"fence\.json"):
+        ramdisk.raise_fence(JOB, Stamp(1, Epoch(1), 1))
+    assert ramdisk.layout.fence.read_bytes() == b"garbage"
+
+
+def test_the_host_is_remembered(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    assert ramdisk.host is None
+    ramdisk.write_host("node-3")
+    assert Ramdisk(tmp_path).host == "node-3"
+
+
+def test_a_service_lock_names_its_holder(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    with ramdisk.hold("watcher", "one"), pytest.raises(BusyError, match="held by one"):
+        ramdisk.hold("watcher", "two")
+    with ramdisk.hold("watcher", "two"), ramdisk.hold("transfer", "three"):
+        pass
+
+
+def test_the_public_directory_shows_nothing_of_ours(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    ramdisk.recover()
+    assert [path.name for path in tmp_path.iterdir()] == [".replicator"]
