@@ -48,6 +48,7 @@ class OrderDesk:
         self,
         archive: Archive | None,
         limits: Limits,
+        *,
         me: Party,
         watcher: tuple[Party, Sender],
         log: Log,
@@ -136,9 +137,7 @@ class OrderDesk:
             return Failed(job, order.id, "no backup root is configured for this uploader", again=False)
         loop = asyncio.get_running_loop()
         try:
-            result: BackupResult = await loop.run_in_executor(
-                self._pool, self._archive.perform, job, order, progress
-            )
+            result: BackupResult = await loop.run_in_executor(self._pool, self._archive.perform, job, order, progress)
         except CancelledError as error:
             return Failed(job, order.id, str(error), again=True)
         except (ReplicatorError, FileNotFoundError) as error:

@@ -52,9 +52,17 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
     here = Peer(host=config.host, incarnation=runtime.incarnation, control=config.endpoint("uploader"), leaves=())
     watcher = (Party(host=config.host, service=Service.WATCHER), runtime.bus.push(config.endpoint("watcher")))
     transfer = runtime.bus.push(config.endpoint("transfer"))
-    desk = OrderDesk(archive, limits, me, watcher, runtime.log, metrics)
-    patience = Patience(times.store_silent, times.acknowledged)
-    window = ReadWindow(store, config.reads, me, here, transfer, patience, runtime.log, metrics)
+    desk = OrderDesk(archive, limits, me=me, watcher=watcher, log=runtime.log, metrics=metrics)
+    window = ReadWindow(
+        store,
+        config.reads,
+        me=me,
+        here=here,
+        transfer=transfer,
+        patience=Patience(times.store_silent, times.acknowledged),
+        log=runtime.log,
+        metrics=metrics,
+    )
 
     async def take(received: Received) -> None:
         match received.envelope.message:

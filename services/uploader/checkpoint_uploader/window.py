@@ -64,6 +64,7 @@ class ReadWindow:
         self,
         store: BlobStore | None,
         reads: int,
+        *,
         me: Party,
         here: Peer,
         transfer: Sender,
