@@ -1,5 +1,23 @@
-"""Fixtures that every test may ask for."""
+"""Fixtures that every test may ask for, and Hypothesis' profiles.
+
+`fast` is what runs while one writes and in CI; `HYPOTHESIS_PROFILE=deep` looks longer.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
 
 from support.redis import redis_server, redis_url
 
 __all__ = ["redis_server", "redis_url"]
+
+settings.register_profile(
+    "fast",
+    max_examples=50,
+    deadline=None,  # a busy machine is no defect
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),  # a red build is red again
+    print_blob=True,
+)
+settings.register_profile("deep", settings.get_profile("fast"), max_examples=2000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))

@@ -364,6 +364,11 @@ async def test_what_was_applied_is_in_the_snapshot(store: ManifestStore) -> None
     }
 
 
+async def test_what_people_force_by_hand_is_in_the_snapshot(rig: Rig, store: ManifestStore) -> None:
+    await rig.put(f"ckpt:{{{JOB}}}:forced", {"save": "1.2"})
+    assert (await store.snapshot(JOB)).hashes == {"forced": {"save": "1.2"}}
+
+
 async def test_fields_are_added_unless_the_whole_is_replaced(store: ManifestStore) -> None:
     lease = await lead(store)
     await write(

@@ -14,7 +14,7 @@ from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import HostRecord, Lease, NodeView
 from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, SetScores, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
-from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.keys import BY_HAND, EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.view import RawView, parse_view
 
 Value = str | dict[str, str] | dict[str, float] | set[str] | list[dict[str, str]]
@@ -161,7 +161,7 @@ class StoreModel:
     def snapshot(self, job: Job) -> Snapshot:
         store = self.store_id()
         hashes: dict[str, dict[str, str]] = {}
-        for name in sorted(self._hashes.get(job_key(job, "keys"), {})):
+        for name in sorted({*BY_HAND, *self._hashes.get(job_key(job, "keys"), {})}):
             key = job_key(job, name)
             if key in self._hashes:
                 hashes[name] = dict(self._hashes[key])

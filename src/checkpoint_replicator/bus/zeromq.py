@@ -76,14 +76,14 @@ class ZeroMQBus:
     """
 
     def __init__(self, log: Log | None = None, registry: CollectorRegistry | None = None, linger: float = 1.0) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the exception of a receiver that failed: the process cannot hear any more and must end."""
         self._log: Log = log or structlog.get_logger()
         self._linger_ms = round(linger * 1000)
         self._context = zmq.asyncio.Context()
         self._blocking: zmq.Context[_Socket] = zmq.Context.shadow(self._context)
         self._sockets: dict[_Socket, _Parts] = {}
         self._numbers = count()
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the exception of a receiver that failed: the process cannot hear any more and must end."""
         registry = registry or CollectorRegistry()
         self._rejected = Counter(
             "checkpoint_replicator_bus_rejected_total", "Messages that did not parse", registry=registry

@@ -9,6 +9,7 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.ramdisk.spare import Spare
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.session import Session
 
@@ -107,10 +108,18 @@ class StatusRecord(Record, frozen=True, kw_only=True):
 
 
 class Document(Generic[T]):
-    """One JSON file of a type; one process writes it."""
+    """One JSON file of a type; one process writes it.
 
-    def __init__(self, path: Path, kind: type[T], files: Files) -> None:
+    Args:
+        path: where it stands.
+        kind: its type.
+        files: the system calls.
+        spare: room for it on a full ramdisk; None: it is not that important.
+    """
+
+    def __init__(self, path: Path, kind: type[T], files: Files, spare: Spare | None = None) -> None:
         self.path = path
+        self._spare = spare
         self.kind = kind
         self._files = files
 
@@ -137,8 +146,15 @@ class Document(Generic[T]):
         Raises:
             NoRoomError: the ramdisk is full; the old one stays.
         """
+        data = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+        if self._spare is None:
+            self._replace(data)
+        else:
+            self._spare.urgently(lambda: self._replace(data))
+
+    def _replace(self, data: bytes) -> None:
         aside = self.path.with_name(f"{self.path.name}.tmp")
-        self._files.write(aside, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+        self._files.write(aside, data)
         self._files.rename(aside, self.path)
 
     def remove(self) -> None:

@@ -18,22 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 import redis.asyncio as aioredis
+from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff, NoBackoff
-from redis.exceptions import (
-    ClusterDownError,
-    MasterDownError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import (
-    ConnectionError as LostError,
-)
-from redis.exceptions import (
-    TimeoutError as LateError,
-)
+from redis.exceptions import RedisError, ResponseError
 
 from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp
@@ -41,7 +29,7 @@ from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, Store
 from checkpoint_replicator.records import HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, score_text, to_fields, to_json
-from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.keys import BY_HAND, EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.pieces import Piece, calls
 from checkpoint_replicator.store.server import server_problems
 from checkpoint_replicator.store.view import RawView, parse_view
@@ -50,8 +38,17 @@ __all__ = ["RedisManifestStore"]
 
 Command = tuple[str | bytes, ...]
 
-RETRIED: Final = (LostError, LateError, ReadOnlyError, ClusterDownError, MasterDownError, TryAgainError)
-"""Answered with a new connection: a lost one, a server that loads (a LostError), one that is no master any more."""
+RETRIED: Final = (
+    exceptions.ConnectionError,  # also of a server that still loads its data
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.TryAgainError,
+)
+"""Answered with a new connection, made to the name in the URL anew."""
+AGAIN: Final = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY")
+"""The same by text: out of a script these answers come without their class."""
 BATCH: Final = 200
 """Keys read by one pipeline."""
 ROUNDS: Final = 3
@@ -225,7 +222,7 @@ class RedisManifestStore:
         fence_key, index_key = job_key(job, "fence"), job_key(job, "keys")
         hashes = await self._hashes([(fence_key, "HGETALL"), (index_key, "HGETALL")])
         fence = from_fields(Stamp, hashes[fence_key], fence_key) if hashes[fence_key] else ZERO
-        return fence, tuple(sorted(hashes[index_key].items()))
+        return fence, tuple(sorted((dict.fromkeys(BY_HAND, "hash") | hashes[index_key]).items()))
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         """Return what a node of this job must obey, read atomically."""
@@ -302,6 +299,8 @@ class RedisManifestStore:
                 pipeline.execute_command(*command)
             answers = await pipeline.execute(raise_on_error=False)  # raising would put the whole script into the text
         for answer in answers:
+            if isinstance(answer, ResponseError) and str(answer).startswith(AGAIN):
+                raise exceptions.ConnectionError(str(answer)) from answer
             if isinstance(answer, Exception):
                 raise answer
         return list(answers)

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import zmq
 from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
 
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.bus.zeromq import SEND_QUEUE, ZeroMQBus
 from checkpoint_replicator.errors import BusyError, ConfigError
+from support.eventually import eventually
 from support.factories import envelope
 
 
@@ -37,10 +39,12 @@ class Inbox:
             return await self.queue.get()
 
 
+def faults(registry: CollectorRegistry) -> list[Sample]:
+    return [sample for metric in registry.collect() if metric.name.endswith("faults") for sample in metric.samples]
+
+
 async def until_connected(sender: Sender, wanted: bool = True) -> None:
-    async with asyncio.timeout(10):
-        while sender.connected is not wanted:
-            await asyncio.sleep(0.005)
+    await eventually(lambda: sender.connected is wanted)
 
 
 async def test_a_port_is_chosen_and_told(bus: ZeroMQBus) -> None:
@@ -110,8 +114,7 @@ async def test_a_peer_that_goes_away_is_seen_and_one_that_comes_back_too(bus: Ze
     for _ in range(2):
         peer, inbox = ZeroMQBus(linger=0), Inbox()
         await peer.pull(endpoint, inbox)
-        await until_connected(sender)
-        assert sender.send(envelope())
+        await eventually(lambda: sender.connected and sender.send(envelope()))
         await inbox.next()
         await peer.close()
         await until_connected(sender, False)
@@ -127,9 +130,7 @@ async def test_garbage_is_counted_and_the_next_message_still_heard(bus: ZeroMQBu
         stranger.send_multipart([b"ckpt/1 Leaves", b"\xc1", b""])
         sender = bus.push(endpoint)
         await until_connected(sender)
-        async with asyncio.timeout(10):
-            while registry.get_sample_value("checkpoint_replicator_bus_rejected_total") != 2:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: registry.get_sample_value("checkpoint_replicator_bus_rejected_total") == 2)
     assert sender.send(envelope())
     assert (await inbox.next()).envelope == envelope()
 
@@ -139,11 +140,7 @@ async def test_a_stranger_that_does_not_speak_zeromq_is_counted(bus: ZeroMQBus, 
     port = int(endpoint.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"BOGUS".ljust(20, b"\0") + bytes(32))
-        async with asyncio.timeout(10):
-            while not any(
-                sample.value for metric in registry.collect() if "faults" in metric.name for sample in metric.samples
-            ):
-                await asyncio.sleep(0.005)
+        await eventually(lambda: any(sample.value for sample in faults(registry) if sample.name.endswith("_total")))
 
 
 async def test_a_slow_receiver_is_back_pressure_and_never_a_wait(bus: ZeroMQBus) -> None:

@@ -1,0 +1,211 @@
+"""When a save is finished, by framework.
+
+Events only wake the scan; what counts is what the scan sees. A name that was closed after writing, or renamed into
+place, is finished by the contract (trainers write aside and rename). What the scan found without such an event must
+prove it: nobody has it open for writing, it did not change for a while, and a directory of torch's distributed
+checkpoint holds every file that its `.metadata` mentions. An empty save is never finished.
+"""
+
+import fcntl
+import os
+import pickletools
+import stat
+from collections.abc import Iterator
+from enum import StrEnum
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "QUIET",
+    "STEADY",
+    "Arrival",
+    "Content",
+    "Openness",
+    "Verdict",
+    "judge",
+    "look_into",
+    "mentioned_files",
+    "openness",
+]
+
+STEADY: Final = 1.0
+"""Seconds between two scans that must see the same."""
+QUIET: Final = 10.0
+"""Seconds without change that stand in for a completeness mark."""
+MAX_ENTRIES: Final = 100_000
+"""Files of one save that a scan looks at; more and the save is only ever judged by its event or by its quiet."""
+MAX_DEPTH: Final = 32
+MAX_METADATA: Final = 64 * 1024 * 1024
+"""Largest `.metadata` that is read, in bytes."""
+
+
+class Openness(StrEnum):
+    """Whether somebody has a file open for writing."""
+
+    CLOSED = "closed"
+    WRITTEN = "written"
+    UNKNOWN = "unknown"
+    """The kernel does not tell (foreign owner, or a file system without leases)."""
+
+
+class Arrival(StrEnum):
+    """The event that brought a name, as far as inotify told."""
+
+    NONE = "none"
+    CLOSED = "closed"
+    MOVED = "moved"
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a save consists of now: (relative path, inode, size, mtime, ctime) of every file."""
+
+    files: tuple[tuple[str, int, int, int, int], ...]
+    directory: bool
+    size: int
+    cut: bool = False
+    """There is more than MAX_ENTRIES."""
+
+
+class Verdict(StrEnum):
+    """What is to be done with a save."""
+
+    READY = "ready"
+    SETTLING = "settling"
+    """Quiet so far: asked again soon."""
+    UNFINISHED = "unfinished"
+    """Empty, or being written."""
+
+
+def judge(
+    content: Content, *, arrival: Arrival, steady: float, scans: int, probed: Openness, complete: bool | None
+) -> Verdict:
+    """Tell whether a save is finished.
+
+    Args:
+        content: what was found.
+        arrival: the event that brought the name.
+        steady: for how many seconds the content did not change.
+        scans: how many scans, a second apart, saw this content.
+        probed: whether a file of it is open for writing.
+        complete: True: a completeness mark says that all is there; False: it says that something is missing, or the
+            directory has no mark; None: a file, which needs none.
+    """
+    if not content.files or (not content.directory and content.size == 0):
+        empty_file = bool(content.files) and probed is not Openness.WRITTEN and steady >= QUIET
+        return Verdict.READY if empty_file else Verdict.UNFINISHED
+    if probed is Openness.WRITTEN:
+        return Verdict.UNFINISHED
+    if arrival is Arrival.MOVED or (arrival is Arrival.CLOSED and not content.directory):
+        return Verdict.READY
+    needed = 3 if probed is Openness.UNKNOWN else 2
+    if steady < STEADY or scans < needed:
+        return Verdict.SETTLING
+    if complete is False and steady < QUIET:
+        return Verdict.SETTLING
+    return Verdict.READY
+
+
+def look_into(path: Path) -> Content | None:
+    """Read names, sizes and times of a save; None: it is gone."""
+    try:
+        top = path.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(top.st_mode):
+            return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
+        files: list[tuple[str, int, int, int, int]] = []
+        for entry in _walk(path, 0):
+            if len(files) == MAX_ENTRIES:
+                return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=True)
+            facts = entry.stat(follow_symlinks=False)
+            name = str(Path(entry.path).relative_to(path))
+            files.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    files.sort()
+    return Content(tuple(files), True, sum(size for _, _, size, _, _ in files))
+
+
+def _walk(path: Path, depth: int) -> Iterator[os.DirEntry[str]]:
+    if depth > MAX_DEPTH:
+        return
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), depth + 1)
+            else:
+                yield entry
+
+
+def is_complete(path: Path, content: Content) -> bool | None:
+    """Ask the completeness mark of the framework; see `judge`. Orbax' `commit_success.txt` will be asked here."""
+    if not content.directory:
+        return None
+    names = {name for name, *_ in content.files}
+    if ".metadata" not in names or content.cut:
+        return False
+    try:
+        with (path / ".metadata").open("rb") as file:
+            mentioned = mentioned_files(file.read(MAX_METADATA))
+    except (OSError, ValueError):
+        return False
+    return mentioned <= names
+
+
+def mentioned_files(pickle: bytes) -> frozenset[str]:
+    """Read the names of the `*.distcp` files that a `.metadata` mentions.
+
+    The pickle is only taken apart into opcodes; nothing of it is ever executed.
+
+    Raises:
+        ValueError: it is no whole pickle.
+    """
+    names = set()
+    stopped = False
+    try:
+        for opcode, argument, _ in pickletools.genops(BytesIO(pickle)):
+            if isinstance(argument, str) and argument.endswith(".distcp"):
+                names.add(argument)
+            stopped = opcode.name == "STOP"
+    except Exception as error:
+        # genops leaks whatever its readers meet in torn bytes
+        raise ValueError(f"expected a pickle, found {error}") from error
+    if not stopped:
+        raise ValueError("expected a pickle, found no end")
+    return frozenset(names)
+
+
+def openness(path: Path, content: Content) -> Openness:
+    """Ask the kernel whether somebody has a file of the save open for writing.
+
+    A read lease is granted only where nobody has. It is given back at once; the process must ignore SIGIO, which
+    the kernel sends to the holder when a writer comes in between.
+    """
+    answer = Openness.CLOSED
+    for name, *_ in content.files:
+        match _file_openness(path if name == "." else path / name):
+            case Openness.WRITTEN:
+                return Openness.WRITTEN
+            case Openness.UNKNOWN:
+                answer = Openness.UNKNOWN
+            case Openness.CLOSED:
+                pass
+    return answer
+
+
+def _file_openness(path: Path) -> Openness:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return Openness.UNKNOWN
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return Openness.WRITTEN
+    except OSError:
+        return Openness.UNKNOWN
+    finally:
+        os.close(file)
+    return Openness.CLOSED

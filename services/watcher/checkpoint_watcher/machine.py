@@ -1,0 +1,353 @@
+"""The watcher's decisions: pure, from events (`events.py`) to effects (`effects.py`).
+
+The machine never looks at the ramdisk itself. A shell (the service, or a simulation's model of a ramdisk) scans,
+answers effects with events, and carries messages. What a shell must do:
+
+- begin with `Started`, when it alone owns the ramdisk; send `Scanned` at every wake-up and by a timer;
+- perform effects in order; `HashClaim` and `VerifyShard` may run beside the others, everything else that touches the
+  ramdisk runs strictly one after the other (so an inventory never misses a shard that was named before it);
+- answer exactly as `effects.py` says; bus messages and Redis answers may be lost, repeated or late.
+
+effect                                             answer
+ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | HashFailed | SaveGone
+NameShard                                          ShardNamed | NamingFailed | SaveGone
+DropClaim, MarkCommitted                           -
+TakeInventory                                      InventoryTaken
+DropSaves                                          SavesDropped
+VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
+CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
+WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
+WritePrerestore, AppendErrors, PublishStatus       -
+ReadView, Register                                 ViewRead | ViewFailed, Registered
+Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
+Announce                                           -
+
+Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, `authority` (whom to obey; one a job),
+`report` (what is told). The parts share `node`.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from checkpoint_replicator.ids import Host, Incarnation, Job
+from checkpoint_replicator.machine import Ticked
+from checkpoint_replicator.messages import CopyState, Fault
+from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.times import Times
+from checkpoint_watcher.authority import Authority
+from checkpoint_watcher.effects import Effect, Register, TakeInventory
+from checkpoint_watcher.events import (
+    BeaconHeard,
+    ClaimHashed,
+    CleanedUp,
+    Event,
+    FailedWritten,
+    FenceWritten,
+    HashFailed,
+    InventoryTaken,
+    MarkersPublished,
+    NamingFailed,
+    Registered,
+    SaveClaimed,
+    SaveGone,
+    SavesDropped,
+    Scanned,
+    SessionWritten,
+    ShardNamed,
+    ShardQuarantined,
+    ShardVerified,
+    Started,
+    TransferReported,
+    UploaderReported,
+    ViewFailed,
+    ViewRead,
+    YamlRemoved,
+)
+from checkpoint_watcher.node import Node
+from checkpoint_watcher.record import FenceRecord
+from checkpoint_watcher.report import Reporter
+from checkpoint_watcher.restore import Restorer
+from checkpoint_watcher.saves import Saves
+from checkpoint_watcher.session import SessionKeeper
+
+__all__ = ["WatcherMachine"]
+
+
+class WatcherMachine:
+    """One node's watcher; see the module's text.
+
+    Args:
+        host: of the node.
+        incarnation: of this life of the process.
+        times: the table of times.
+        new_id: gives random ids.
+        backup_root: of the watcher's own config.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        incarnation: Incarnation,
+        times: Times,
+        new_id: Callable[[], str],
+        backup_root: str | None = None,
+    ) -> None:
+        self.node = Node(host, incarnation, times, backup_root)
+        self.keeper = SessionKeeper(self.node, new_id)
+        self.saves = Saves(self.node)
+        self.restorer = Restorer(self.node, self.keeper)
+        self.reporter = Reporter(self.node, self.saves, self.restorer)
+        self.authorities: dict[Job, Authority] = {}
+        self._started = False
+        self._register_at: float | None = None
+        self._register_failures = 0
+        self._landed = 0
+        self._mutated: set[str] = set()
+        self._corrupt: set[Fault] = set()
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event and return what is to be done, in order."""
+        if isinstance(event, Started):
+            self._start(event, now)
+        elif self._started:
+            self._take(event, now)
+        if self._started:
+            self._advance(now)
+        effects, self.node.effects = self.node.effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `Ticked` is wanted at the latest."""
+        if not self._started:
+            return None
+        moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
+        moments.append(self._register_at)
+        moments += [authority.deadline() for authority in self.authorities.values()]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # ---- events
+
+    def _start(self, event: Started, now: float) -> None:
+        self._started = True
+        self.node.stocktake(event.held)
+        self.keeper.resume(event.session)
+        for job, fence in event.fences.items():
+            self._authority(job, fence)
+        lineage = event.session.lineage if event.session is not None else None
+        self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
+        if self.node.job is not None:
+            self.node.jobs.add(self.node.job)
+        self.saves.resume(event.claims)
+        self._know_jobs(now)
+        self._register()
+
+    def _take(self, event: Event, now: float) -> None:  # noqa: PLR0915 - one flat line or two an event
+        match event:
+            case Ticked():
+                pass
+            case Scanned():
+                self._scanned(event, now)
+            case InventoryTaken(held):
+                self.node.stocktake(held)
+                self.restorer.stocktaken()
+            case SaveClaimed():
+                self.saves.claimed(event)
+            case SaveGone():
+                self.saves.gone(event)
+            case ClaimHashed():
+                authority = self.authorities.get(event.claim.job)
+                self.saves.hashed(event, authority.committed if authority is not None else None)
+            case HashFailed():
+                self.saves.unhashable(event)
+            case ShardNamed():
+                self.saves.named(event)
+            case NamingFailed():
+                self.saves.unnamed(event, now)
+            case CleanedUp():
+                self.keeper.cleaned()
+            case SessionWritten(record):
+                if self.keeper.written(record):
+                    self._opened(now)
+            case YamlRemoved():
+                self.keeper.removed(event, now)
+            case FailedWritten(session):
+                self.keeper.told(session)
+            case MarkersPublished(session, handout):
+                if self.keeper.published(session):
+                    self.reporter.handout = handout
+            case FenceWritten(job, record):
+                if self._authority(job).written(record):
+                    self._obey(job, now)
+            case ShardVerified():
+                self.restorer.verified(event)
+            case ShardQuarantined():
+                self.restorer.quarantined(event, now)
+            case SavesDropped():
+                self.saves.dropped(event, now)
+            case ViewRead(job, view):
+                if self._authority(job).read(view, now):
+                    self._obey(job, now)
+            case ViewFailed(job, reason):
+                self._authority(job).failed(reason, now)
+            case Registered():
+                self._registered(event, now)
+            case BeaconHeard(job, incarnation, beacon):
+                self._authority(job).beacon(incarnation, beacon, now)
+            case TransferReported():
+                self._transfer_reported(event, now)
+            case UploaderReported(job, incarnation, report):
+                self.reporter.uploader.incarnation, self.reporter.uploader.heard_at = incarnation, now
+                self.reporter.uploader_said[job] = report
+                self.reporter.root = report.root
+            case Started():
+                pass
+            case _:
+                assert_never(event)
+
+    def _scanned(self, event: Scanned, now: float) -> None:
+        snapshot = event.snapshot
+        self.node.snapshot = snapshot
+        self.keeper.look(snapshot, now)
+        record = self.node.session
+        lineage = record.lineage if record is not None else None
+        coming = (
+            self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
+        )
+        authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
+        self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+
+    def _opened(self, now: float) -> None:
+        """A new session stands in `session.json`."""
+        self.restorer.reset()
+        self._know_jobs(now)
+        if self.node.job is not None:
+            self._register()
+            self._authority(self.node.job).look(now)
+
+    def _transfer_reported(self, event: TransferReported, now: float) -> None:
+        reporter = self.reporter
+        if event.incarnation != reporter.transfer.incarnation:
+            self._landed = 0
+            self._corrupt.clear()
+        reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
+        peer = reporter.transfer_said.peer if reporter.transfer_said is not None else None
+        reporter.transfer_said = event.report
+        if event.report.peer != peer:
+            self._register()
+        if event.report.landed != self._landed:
+            self._landed = event.report.landed
+            self.node.emit(TakeInventory())
+        self.restorer.told(event.report.fetches)
+        for fault in set(event.report.corrupt) - self._corrupt:
+            if fault.address is not None:
+                self.restorer.suspect(fault.address, fault.reason)
+        self._corrupt = set(event.report.corrupt)
+        for copy in event.report.copies:
+            if copy.state is CopyState.MUTATED and copy.address not in self._mutated:
+                self._mutated.add(copy.address)
+                self._complain_mutated(copy.address, copy.reason)
+
+    def _complain_mutated(self, address: str, reason: str) -> None:
+        for tag in self.node.owned.values():
+            if tag.address == address:
+                self.node.announce("save_mutated", step=tag.save.step, rank=tag.key.rank, reason=reason)
+                self.node.complain(
+                    f"step {tag.save.step} was changed after it was saved and is not replicated: {reason}"
+                )
+
+    # ---- Redis
+
+    def _authority(self, job: Job, fence: FenceRecord | None = None) -> Authority:
+        if job not in self.authorities:
+            self.authorities[job] = Authority(self.node, job, fence or FenceRecord())
+            self.node.jobs.add(job)
+        return self.authorities[job]
+
+    def _know_jobs(self, now: float) -> None:
+        new = self.node.jobs - self.authorities.keys()
+        for job in sorted(new):
+            self._authority(job).look(now)
+        if new:
+            self._register()
+
+    def _register(self) -> None:
+        self._register_at = None
+        effect = Register(tuple(sorted(self.node.jobs)))
+        if effect not in self.node.effects:
+            self.node.emit(effect)
+
+    def _registered(self, event: Registered, now: float) -> None:
+        if not event.reason:
+            self._register_failures = 0
+            return
+        times = self.node.times
+        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
+        self._register_failures = min(self._register_failures + 1, 16)
+
+    def _obey(self, job: Job, now: float) -> None:
+        """A view newly counts, and its stamps stand in `fence.json`."""
+        authority = self.authorities[job]
+        if authority.view is None:
+            return
+        if job == self.node.job and authority.view.epoch is not None:
+            self.keeper.obey(authority.view.epoch, now)
+        self._keep(job)
+
+    def _keep(self, job: Job) -> None:
+        authority = self.authorities[job]
+        keep = authority.keep
+        if keep is None or authority.view is None:
+            return
+        busy = set(self.restorer.busy) if job == self.node.job else set()
+        if authority.view.orders is not None:
+            busy.update(tag.save for order in authority.view.orders.backup for tag in order.tags)
+        self.saves.obey(keep, self.node.of(job), busy)
+
+    # ---- what is next
+
+    def _advance(self, now: float) -> None:
+        self._know_jobs(now)
+        if self._register_at is not None and now >= self._register_at:
+            self._register()
+        if self.saves.advance(now):
+            for known in self.authorities:
+                self._keep(known)
+        self.reporter.complete = self._complete()
+        self.keeper.advance(now, claims_done=not self.saves.claiming)
+        job = self.node.job
+        if job is not None:
+            authority = self._authority(job)
+            self.restorer.advance(authority.view, now)
+            if self.keeper.overdue(now):
+                self.keeper.fail(self._overdue(authority))
+        self.keeper.advance(now, claims_done=not self.saves.claiming)
+        for one in self.authorities.values():
+            one.advance(now)
+        self.reporter.touch()
+        self.reporter.advance(self.authorities, now)
+        self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
+
+    def _complete(self) -> bool:
+        """Whether every finished save that was found is hashed and named."""
+        snapshot = self.node.snapshot
+        if snapshot is None or not snapshot.watching or self.keeper.taking is not None:
+            return False
+        return self.saves.settled and not snapshot.settling
+
+    def _overdue(self, authority: Authority) -> str:
+        seconds = int(self.node.times.failed)
+        parts = [f"no release within {seconds} s", self.restorer.standstill()]
+        epoch = authority.view.epoch if authority.view is not None else None
+        if epoch is not None and epoch.reason:
+            parts.append(epoch.reason)
+        if authority.failure:
+            parts.append(authority.failure)
+        elif not authority.heard:
+            parts.append("Redis has not answered")
+        return "; ".join(parts) + "; what is here stays, and the next try goes on from it"
+
+    @property
+    def running(self) -> bool:
+        """Whether a session has its markers."""
+        record = self.node.session
+        return record is not None and record.state is SessionState.RUNNING

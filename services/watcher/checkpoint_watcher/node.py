@@ -1,0 +1,107 @@
+"""What the parts of the watcher's machine know together about their node."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job
+from checkpoint_replicator.messages import Fault, Held
+from checkpoint_replicator.save import Save, ShardKey, Tag
+from checkpoint_replicator.times import Times
+from checkpoint_watcher.effects import Announce, AppendErrors, Effect
+from checkpoint_watcher.record import SessionRecord
+from checkpoint_watcher.snapshot import Snapshot
+
+__all__ = ["Node"]
+
+MAX_FAULTS: Final = 64
+
+
+@dataclass(slots=True)
+class Node:
+    """Shared state; the parts write to it, the report shows it.
+
+    Attributes:
+        effects: what the event in hand has led to so far.
+        session: what `session.json` holds, or will as soon as a write in hand is done.
+        yaml_gone: the session's yaml is known to be gone from the directory.
+        held: the inventory, all jobs.
+        owned: of it, what was saved here.
+        jobs: every job of which this node had a session or data.
+        faults: what it could not do as wished; see Fault.
+    """
+
+    host: Host
+    incarnation: Incarnation
+    times: Times
+    backup_root: str | None = None
+    effects: list[Effect] = field(default_factory=list)
+    session: SessionRecord | None = None
+    yaml_gone: bool = False
+    snapshot: Snapshot | None = None
+    held: dict[Tag, Held] = field(default_factory=dict)
+    owned: dict[tuple[Job, Save, ShardKey], Tag] = field(default_factory=dict)
+    jobs: set[Job] = field(default_factory=set)
+    faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
+
+    @property
+    def job(self) -> Job | None:
+        """The session's job."""
+        return self.session.spec.job if self.session is not None and self.session.spec is not None else None
+
+    def emit(self, *effects: Effect) -> None:
+        """Have these done, in order."""
+        self.effects.extend(effects)
+
+    def announce(self, event: str, **fields: str | float) -> None:
+        """Have something logged and counted."""
+        self.emit(Announce(event, dict(fields)))
+
+    def complain(self, line: str) -> None:
+        """Tell the trainer something that is wrong but not fatal; only within a session whose yaml is consumed."""
+        if self.session is not None and self.session.spec is not None and self.yaml_gone:
+            self.emit(AppendErrors(line))
+
+    def blame(self, fault: Fault) -> bool:
+        """Keep a fault for the reports; False: it is known."""
+        name = (fault.kind, fault.save, fault.key)
+        if self.faults.get(name) == fault:
+            return False
+        if name not in self.faults and len(self.faults) >= MAX_FAULTS:
+            del self.faults[next(iter(self.faults))]
+        self.faults[name] = fault
+        self.announce("fault_found", kind=fault.kind, reason=fault.reason)
+        return True
+
+    def forgive(self, *kinds: str) -> None:
+        """Forget faults of these kinds: their cause is gone."""
+        for name in [name for name in self.faults if name[0] in kinds]:
+            del self.faults[name]
+
+    def hold(self, held: Held) -> None:
+        """Add to the inventory, or change it."""
+        self.held[held.tag] = held
+        self.jobs.add(held.tag.job)
+        if held.own:
+            self.owned[held.tag.job, held.tag.save, held.tag.key] = held.tag
+
+    def let_go(self, tag: Tag) -> None:
+        """Take out of the inventory."""
+        self.held.pop(tag, None)
+        if self.owned.get((tag.job, tag.save, tag.key)) == tag:
+            del self.owned[tag.job, tag.save, tag.key]
+
+    def stocktake(self, inventory: Iterable[Held]) -> None:
+        """Replace the inventory."""
+        self.held.clear()
+        self.owned.clear()
+        for held in inventory:
+            self.hold(held)
+
+    def standing(self, address: Address) -> bool:
+        """Tell whether the inventory has this content."""
+        return any(tag.address == address for tag in self.held)
+
+    def of(self, job: Job) -> list[Held]:
+        """The inventory of one job."""
+        return [held for tag, held in self.held.items() if tag.job == job]

@@ -1,0 +1,278 @@
+"""What the node tells others: the coordinator, its own transfer and uploader, and people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from checkpoint_replicator.ids import Address, Incarnation, Job
+from checkpoint_replicator.messages import (
+    CopyState,
+    Fault,
+    NodeReport,
+    OfferOrder,
+    Room,
+    Service,
+    ServiceHealth,
+    TransferOrders,
+    TransferReport,
+    UploaderOrders,
+    UploaderReport,
+)
+from checkpoint_replicator.save import Save, Tag
+from checkpoint_watcher.authority import Authority
+from checkpoint_watcher.effects import PublishStatus, SendReport, SendTransfer, SendUploader
+from checkpoint_watcher.node import Node
+from checkpoint_watcher.restore import Restorer
+from checkpoint_watcher.saves import Saves
+
+__all__ = ["Reporter", "Sibling"]
+
+MAX_OFFERS: Final = 256
+"""Offers in hand; the oldest saves come first."""
+NOBODY: Final = Incarnation("")
+NEVER: Final = float("inf")
+RESERVE_INODES: Final = 1024
+HELD_A_GAP: Final = 500
+"""Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
+
+
+@dataclass(slots=True)
+class Sibling:
+    """Another service of this node, as far as it was heard."""
+
+    incarnation: Incarnation = NOBODY
+    heard_at: float | None = None
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was last sent to one receiver, and when."""
+
+    content: object = None
+    version: int = 0
+    at: float | None = None
+    changed: bool = False
+    gap: float = 0.0
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Builds whole states and sends them at change (rate limited) and again and again."""
+
+    node: Node
+    saves: Saves
+    restorer: Restorer
+    transfer: Sibling = field(default_factory=Sibling)
+    uploader: Sibling = field(default_factory=Sibling)
+    transfer_said: TransferReport | None = None
+    uploader_said: dict[Job, UploaderReport] = field(default_factory=dict)
+    root: str | None = None
+    complete: bool = False
+    handout: bool = True
+    _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
+
+    def advance(self, authorities: Mapping[Job, Authority], now: float) -> None:
+        """Send what changed or is due."""
+        times = self.node.times
+        gap = times.report_gap * (1 + len(self.node.held) // HELD_A_GAP)
+        for job, authority in sorted(authorities.items()):
+            sent = self._sent.setdefault(("report", job), Sent())
+            if self._may(sent, now, gap):
+                report = self._report(job, authority, now)
+                if self._news(sent, report, now, times.report):
+                    self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
+            self._order_uploader(job, authority, now)
+        sent = self._sent.setdefault(("transfer", ""), Sent())
+        if self._may(sent, now, times.report_gap / 2):
+            orders = self._transfer_orders(authorities)
+            if self._news(sent, orders, now, times.orders):
+                self.node.emit(SendTransfer(msgspec.structs.replace(orders, version=sent.version)))
+        self._publish_status(authorities, now)
+
+    def deadline(self) -> float | None:
+        """When something is sent again."""
+        times = self.node.times
+        spans = {"report": times.report, "transfer": times.orders, "uploader": times.orders, "status": NEVER}
+        moments = []
+        for (kind, _), sent in self._sent.items():
+            if sent.at is not None:
+                moments.append(sent.at + spans[kind])
+                if sent.changed:
+                    moments.append(sent.at + sent.gap)
+        return min(moments, default=None)
+
+    def touch(self) -> None:
+        """An event was taken: what was held back by the rate limit is to be looked at again."""
+        for sent in self._sent.values():
+            sent.changed = True
+
+    def told(self, addresses: frozenset[Address]) -> frozenset[Address]:
+        """Return those that a report that was sent names as corrupt."""
+        if not addresses:
+            return addresses
+        reports = [sent.content for sent in self._sent.values() if isinstance(sent.content, NodeReport)]
+        named = {fault.address for report in reports for fault in report.faults if fault.kind == "corrupt"}
+        return frozenset(address for address in addresses if address in named)
+
+    # ---- rate
+
+    def _may(self, sent: Sent, now: float, gap: float) -> bool:
+        sent.gap = gap
+        return sent.at is None or now >= sent.at + gap
+
+    def _news(self, sent: Sent, content: object, now: float, span: float) -> bool:
+        """Tell whether to send: it changed, or is due again. The version grows with each change."""
+        sent.changed = False
+        if content == sent.content and sent.at is not None and now < sent.at + span:
+            return False
+        if content != sent.content:
+            sent.version += 1
+            sent.content = content
+        sent.at = now
+        return True
+
+    # ---- the coordinator
+
+    def _report(self, job: Job, authority: Authority, now: float) -> NodeReport:
+        node = self.node
+        record = node.session if node.job == job else None
+        session = record.session(gone=node.yaml_gone) if record is not None else None
+        mine = session is not None
+        orders = authority.view.orders if authority.view is not None else None
+        backup_ids = {order.id for order in orders.backup} if orders is not None else set()
+        said = self.uploader_said.get(job)
+        return NodeReport(
+            version=0,
+            session=session,
+            rank=session.spec.rank if session is not None else None,
+            store=authority.store,
+            obeyed=authority.fence.stamp,
+            newest_committed=authority.committed,
+            complete=self.complete,
+            held=tuple(sorted(node.of(job), key=lambda held: held.tag)),
+            saving=self.saves.on_the_way(job),
+            restore=self.restorer.progress() if mine else None,
+            faults=self._faults(job, mine=mine),
+            room=self._room(),
+            services=(
+                self._health(Service.TRANSFER, self.transfer, now),
+                self._health(Service.UPLOADER, self.uploader, now),
+            ),
+            transfer=self.transfer_said.peer
+            if self.transfer_said is not None and self._alive(self.transfer, now)
+            else None,
+            backup_root=node.backup_root or self.root,
+            backup=tuple(result for result in said.results if result.id in backup_ids) if said is not None else (),
+            backup_requested=tuple(sorted(self.saves.wanted)) if mine else (),
+        )
+
+    def _room(self) -> Room | None:
+        room = self.node.snapshot.room if self.node.snapshot is not None else None
+        return msgspec.structs.replace(room, reserve=self.saves.reserve) if room is not None else None
+
+    def _alive(self, sibling: Sibling, now: float) -> bool:
+        return sibling.heard_at is not None and now < sibling.heard_at + self.node.times.suspect
+
+    def _health(self, service: Service, sibling: Sibling, now: float) -> ServiceHealth:
+        alive = self._alive(sibling, now)
+        reason = "" if alive else "never heard" if sibling.heard_at is None else "silent"
+        return ServiceHealth(service=service, incarnation=sibling.incarnation, alive=alive, reason=reason)
+
+    def _faults(self, job: Job, *, mine: bool) -> tuple[Fault, ...]:
+        """The node's own, and the saves that the transfer found rewritten while it read them for peers."""
+        tags = {tag.address: tag for tag in self.node.held if tag.job == job}
+        faults = [fault for fault in self.node.faults.values() if mine or fault.address in tags]
+        for copy in self.transfer_said.copies if self.transfer_said is not None else ():
+            tag = tags.get(copy.address)
+            if copy.state is CopyState.MUTATED and tag is not None:
+                reason = copy.reason or "the file was rewritten after it was hashed"
+                faults.append(Fault(kind="mutated", reason=reason, save=tag.save, key=tag.key, address=tag.address))
+        return tuple(dict.fromkeys(faults))
+
+    # ---- the node's own services
+
+    def _transfer_orders(self, authorities: Mapping[Job, Authority]) -> TransferOrders:
+        offers: list[OfferOrder] = []
+        for job, authority in sorted(authorities.items()):
+            orders = authority.view.orders if authority.view is not None else None
+            if orders is None:
+                continue
+            others = tuple(peer for peer in orders.peers if peer.host != self.node.host)
+            if others and job == self.node.job:
+                offers += [OfferOrder(tag=tag, to=others) for tag in self._own_uncommitted(job, authority.committed)]
+            for order in orders.replicate:
+                to = tuple(peer for peer in order.to if peer.host != self.node.host)
+                if order.tag in self.node.held and to:
+                    offers.append(OfferOrder(tag=order.tag, to=to))
+        return TransferOrders(
+            version=0,
+            offers=tuple(offers[:MAX_OFFERS]),
+            fetches=self.restorer.fetches(),
+            reserve=self.saves.reserve,
+            reserve_inodes=RESERVE_INODES if self.saves.reserve else 0,
+        )
+
+    def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
+        epoch = self.node.session.epoch if self.node.session is not None else 0
+        return sorted(
+            tag
+            for tag in self.node.owned.values()
+            if tag.job == job and epoch and tag.save.epoch == epoch and (committed is None or tag.save > committed)
+        )
+
+    def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
+        orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
+        sent = self._sent.get(("uploader", job))
+        if sent is None:
+            if not orders:
+                return
+            sent = self._sent.setdefault(("uploader", job), Sent())
+        if self._may(sent, now, self.node.times.report_gap / 2):
+            content = UploaderOrders(version=0, orders=orders)
+            if self._news(sent, content, now, self.node.times.orders):
+                self.node.emit(SendUploader(job, msgspec.structs.replace(content, version=sent.version)))
+
+    # ---- people
+
+    def _publish_status(self, authorities: Mapping[Job, Authority], now: float) -> None:
+        sent = self._sent.setdefault(("status", ""), Sent())
+        if not self._may(sent, now, self.node.times.orders):
+            return
+        text = self._status(authorities)
+        if self._news(sent, text, now, NEVER):
+            self.node.emit(PublishStatus(text))
+
+    def _status(self, authorities: Mapping[Job, Authority]) -> str:
+        node = self.node
+        record = node.session
+        job = node.job
+        authority = authorities.get(job) if job is not None else None
+        view = authority.view if authority is not None else None
+        committed = authority.committed if authority is not None else None
+        snapshot = node.snapshot
+        reasons = [fault.reason for fault in node.faults.values()]
+        if authority is not None and authority.failure:
+            reasons.append(authority.failure)
+        if view is not None and view.epoch is not None and view.epoch.reason:
+            reasons.append(view.epoch.reason)
+        document = {
+            "host": node.host,
+            "job": job,
+            "rank": record.spec.rank if record is not None and record.spec is not None else None,
+            "session": record.id if record is not None else None,
+            "state": record.state if record is not None else None,
+            "epoch": record.epoch if record is not None else None,
+            "failure": record.failure if record is not None else "",
+            "notes": record.notes if record is not None else (),
+            "last_committed_epoch": committed.epoch if committed is not None else None,
+            "last_committed_step": committed.step if committed is not None else None,
+            "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
+            "unfinished": snapshot.unfinished if snapshot is not None else (),
+            "foreign": snapshot.foreign if snapshot is not None else 0,
+            "handout": "link" if self.handout else "none",
+            "backup_root": node.backup_root or self.root,
+            "reasons": reasons,
+        }
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

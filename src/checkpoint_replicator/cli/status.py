@@ -1,0 +1,96 @@
+"""`checkpoint-replicator status`: what the cluster knows of its jobs, out of Redis."""
+
+import asyncio
+from typing import Final
+
+import click
+import msgspec
+
+from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, read_cluster
+from checkpoint_replicator.store.redis import RedisManifestStore
+
+__all__ = ["age_text", "status", "status_text"]
+
+UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
+@click.option(
+    "--redis",
+    metavar="URL",
+    envvar="CHECKPOINT_REDIS",
+    default="redis://127.0.0.1:6379/0",
+    show_default=True,
+    show_envvar=True,
+)
+def status(redis: str, as_json: bool) -> None:
+    """Show jobs, epochs, nodes, saves, replicas, protection and the age of the backup.
+
+    Exit codes: 0 shown, 75 Redis does not answer, 76 a value in Redis does not parse.
+    """
+    found = asyncio.run(_read(redis))
+    click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() if as_json else status_text(found))
+
+
+async def _read(redis: str) -> ClusterStatus:
+    store = RedisManifestStore(redis)
+    try:
+        return await read_cluster(store)
+    finally:
+        await store.close()
+
+
+def status_text(status: ClusterStatus) -> str:
+    """Write the picture for people."""
+    if not status.jobs:
+        return f"no job yet; hosts: {', '.join(status.hosts) or 'none'}"
+    return "\n\n".join(_job_text(job) for job in status.jobs)
+
+
+def age_text(seconds: float) -> str:
+    """Say an age in its largest whole unit."""
+    for name, unit in UNITS:
+        if seconds >= unit:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _job_text(job: JobStatus) -> str:
+    lines = [f"job {job.job}: epoch {job.epoch}, {job.state}" + (f" ({job.reason})" if job.reason else "")]
+    facts = {
+        "shape": job.shape or "not known yet",
+        "coordinator": job.coordinator or "none",
+        "committed": _committed_text(job),
+        "restored": job.restored or "nothing",
+        "backup": _backup_text(job.backup),
+        "laggards": ", ".join(job.laggards) or "none",
+    }
+    lines += [f"  {name:<12}{text}" for name, text in facts.items()]
+    nodes: list[tuple[str, ...]] = [(str(node.rank), node.host or "-", node.state, node.reason) for node in job.nodes]
+    saves: list[tuple[str, ...]] = [(save.save, save.state, str(save.replicas), save.reason) for save in job.saves]
+    return "\n".join(
+        [
+            *lines,
+            *_table(("rank", "host", "state", "reason"), nodes),
+            *_table(("save", "state", "replicas", "reason"), saves),
+        ]
+    )
+
+
+def _committed_text(job: JobStatus) -> str:
+    if job.committed is None:
+        return "nothing"
+    return f"{job.committed}, {job.protection}, replicas: {job.replicas}"
+
+
+def _backup_text(backup: BackupStatus | None) -> str:
+    return "none" if backup is None else f"{backup.name}, save {backup.save}, {age_text(backup.age)} old"
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]
+    ]
+    return ["", *(f"  {line}".rstrip() for line in lines)] if rows else []

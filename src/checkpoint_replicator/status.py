@@ -1,0 +1,193 @@
+"""Pure: what stands in Redis, as a picture for people and for scripts."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.ids import Host, Job, Rank
+from checkpoint_replicator.records import NodeView
+from checkpoint_replicator.save import parse_save
+from checkpoint_replicator.store import ManifestStore
+from checkpoint_replicator.store.fields import from_json
+
+__all__ = [
+    "BackupStatus",
+    "ClusterStatus",
+    "JobStatus",
+    "NodeStatus",
+    "Protection",
+    "SaveStatus",
+    "job_status",
+    "read_cluster",
+    "read_job",
+]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: frozen, by keyword; all fields stand in the JSON."""
+
+
+class Protection(StrEnum):
+    """How safe the newest committed save is."""
+
+    NONE = "none"
+    """Nothing is committed."""
+    UNPROTECTED = "unprotected"
+    """No copy on another host: the loss of one host loses the save."""
+    PROTECTED = "protected"
+    """Every shard has the replicas that were asked for."""
+
+
+class NodeStatus(Status, frozen=True, kw_only=True):
+    """One rank: who holds it and how it is."""
+
+    rank: int
+    host: str = ""
+    state: str = "unknown"
+    reason: str = ""
+
+
+class SaveStatus(Status, frozen=True, kw_only=True):
+    """One save; `replicas` is the lowest number of copies that a shard has beside the one of its owner."""
+
+    save: str
+    state: str
+    replicas: int = 0
+    reason: str = ""
+
+
+class BackupStatus(Status, frozen=True, kw_only=True):
+    """The newest verified backup; `age` is in seconds by the clock of Redis."""
+
+    name: str
+    save: str
+    age: float
+
+
+class JobStatus(Status, frozen=True, kw_only=True):
+    """One job."""
+
+    job: str
+    epoch: int = 0
+    state: str = "unknown"
+    reason: str = ""
+    shape: str = ""
+    coordinator: str = ""
+    committed: str | None = None
+    """The newest committed save, `epoch.step`."""
+    protection: Protection = Protection.NONE
+    replicas: int = 0
+    """Of the newest committed save."""
+    restored: str | None = None
+    """What the last release restored, `epoch.step`."""
+    nodes: tuple[NodeStatus, ...] = ()
+    laggards: tuple[str, ...] = ()
+    saves: tuple[SaveStatus, ...] = ()
+    backup: BackupStatus | None = None
+
+    @property
+    def committed_step(self) -> int | None:
+        """Step of the newest committed save."""
+        return None if self.committed is None else int(self.committed.rpartition(".")[2])
+
+
+class ClusterStatus(Status, frozen=True, kw_only=True):
+    """All that one Redis knows."""
+
+    hosts: tuple[str, ...] = ()
+    jobs: tuple[JobStatus, ...] = ()
+
+
+async def read_cluster(store: ManifestStore) -> ClusterStatus:
+    """Read everything.
+
+    Raises:
+        UnreachableError: Redis does not answer.
+        ProtocolError: a value does not parse; names the key.
+    """
+    hosts = sorted(await store.hosts())
+    jobs = [await read_job(store, job) for job in sorted(await store.jobs())]
+    return ClusterStatus(hosts=tuple(hosts), jobs=tuple(jobs))
+
+
+async def read_job(store: ManifestStore, job: Job) -> JobStatus:
+    """Read one job.
+
+    Raises:
+        UnreachableError: Redis does not answer.
+        ProtocolError: a value does not parse; names the key.
+    """
+    view = await store.view(job, Host(""), None)
+    snapshot = await store.snapshot(job)
+    try:
+        return job_status(job, view, snapshot.hashes, await store.time())
+    except ValueError as error:
+        raise ProtocolError(f"job {job}: what stands in Redis does not parse: {error}") from error
+
+
+def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]], now: float) -> JobStatus:
+    """Put the picture of a job together; `now` is the time of Redis in seconds since 1970."""
+    epoch = view.epoch
+    members = {member.rank: member.host for member in epoch.members} if epoch else {}
+    alive = hashes.get("alive", {})
+    ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
+    nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank))) for rank in ranks)
+    saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
+    committed = view.keep.upto if view.keep else None
+    newest = hashes.get(f"step:{committed}", {})
+    return JobStatus(
+        job=job,
+        epoch=epoch.number if epoch else 0,
+        state=str(epoch.state) if epoch else "unknown",
+        reason=epoch.reason if epoch else "",
+        shape=str(epoch.shape) if epoch and epoch.shape else "",
+        coordinator=view.lease.host if view.lease else "",
+        committed=None if committed is None else str(committed),
+        protection=_protection(newest) if committed is not None else Protection.NONE,
+        replicas=int(newest.get("copies", "0")),
+        restored=str(view.restore.save) if view.restore and view.restore.save else None,
+        nodes=nodes,
+        laggards=tuple(f"{node.host or f'rank {node.rank}'}: {node.state}" for node in nodes if node.state != "ok"),
+        saves=saves,
+        backup=_backup(hashes.get("lastbackup", {}), now),
+    )
+
+
+def _protection(fields: Mapping[str, str]) -> Protection:
+    return Protection.PROTECTED if fields.get("unprotected") == "no" else Protection.UNPROTECTED
+
+
+def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
+    if not fields:
+        return None
+    age = now - float(fields.get("verified_at", "0"))
+    return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
+
+
+def _node(rank: Rank, host: Host, alive: str | None) -> NodeStatus:
+    if alive is None:
+        return NodeStatus(rank=rank, host=host)
+    found = from_json(_Alive, alive, f"alive {rank}")
+    reason = found.reason or ("" if found.state == "ok" else f"last report {found.age:.0f} s ago")
+    return NodeStatus(rank=rank, host=host, state=found.state, reason=reason)
+
+
+class _Alive(msgspec.Struct, frozen=True):
+    """What stands in `…:alive` for a rank."""
+
+    state: str
+    age: float = 0.0
+    reason: str = ""
+
+
+def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:
+    replicas = int(fields.get("copies", "0"))
+    return SaveStatus(
+        save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", "")
+    )
+
+
+def _by_save(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=parse_save)

@@ -1,0 +1,88 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from checkpoint_replicator.cli import main
+from checkpoint_replicator.cli.status import age_text, status_text
+from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, NodeStatus, Protection, SaveStatus
+
+JOB = JobStatus(
+    job="llm",
+    epoch=2,
+    state="running",
+    reason="restored step 9",
+    shape="2 nodes x 1 workers, pytorch",
+    coordinator="coordinator-1",
+    committed="2.10",
+    protection=Protection.PROTECTED,
+    replicas=1,
+    restored="1.9",
+    nodes=(
+        NodeStatus(rank=0, host="node-0", state="ok"),
+        NodeStatus(rank=1, state="dead", reason="no report for 21 s"),
+    ),
+    laggards=("rank 1: dead",),
+    saves=(
+        SaveStatus(save="2.10", state="committed", replicas=1),
+        SaveStatus(save="2.11", state="saving", reason="rank 1"),
+    ),
+    backup=BackupStatus(name="2026-01-01_00-00", save="1.9", age=754.0),
+)
+TEXT = """\
+job llm: epoch 2, running (restored step 9)
+  shape       2 nodes x 1 workers, pytorch
+  coordinator coordinator-1
+  committed   2.10, protected, replicas: 1
+  restored    1.9
+  backup      2026-01-01_00-00, save 1.9, 12 min old
+  laggards    rank 1: dead
+
+  rank  host    state  reason
+  0     node-0  ok
+  1     -       dead   no report for 21 s
+
+  save  state      replicas  reason
+  2.10  committed  1
+  2.11  saving     0         rank 1"""
+NEW = """\
+job new: epoch 0, unknown
+  shape       not known yet
+  coordinator none
+  committed   nothing
+  restored    nothing
+  backup      none
+  laggards    none"""
+
+
+def test_the_text_shows_all_of_a_job() -> None:
+    assert status_text(ClusterStatus(jobs=(JOB,))) == TEXT
+
+
+def test_jobs_stand_one_below_the_other() -> None:
+    assert status_text(ClusterStatus(jobs=(JobStatus(job="new"), JOB))) == f"{NEW}\n\n{TEXT}"
+
+
+def test_without_a_job_the_hosts_are_named() -> None:
+    assert status_text(ClusterStatus()) == "no job yet; hosts: none"
+    assert status_text(ClusterStatus(hosts=("a", "b"))) == "no job yet; hosts: a, b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "59 min"), (7200, "2 h"), (200000, "2 d")],
+)
+def test_an_age_is_told_in_its_largest_whole_unit(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text
+
+
+def test_json_is_for_scripts(redis_url: str) -> None:
+    result = CliRunner().invoke(main, ["status", "--json", "--redis", redis_url])
+    assert result.exit_code == 0
+    assert json.loads(result.output) == {"hosts": [], "jobs": []}
+
+
+def test_redis_that_does_not_answer_is_exit_code_75() -> None:
+    result = CliRunner().invoke(main, ["status", "--redis", "redis://127.0.0.1:1/0"])
+    assert result.exit_code == 75
+    assert "127.0.0.1:1" in result.stderr

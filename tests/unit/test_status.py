@@ -1,0 +1,92 @@
+import pytest
+
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, SessionId, Step
+from checkpoint_replicator.records import EpochRecord, EpochState, HostRecord, KeepList, Lease, Member, NodeView
+from checkpoint_replicator.save import Save
+from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.status import (
+    BackupStatus,
+    ClusterStatus,
+    JobStatus,
+    NodeStatus,
+    Protection,
+    SaveStatus,
+    job_status,
+    read_cluster,
+)
+from support.memory_store import MemoryManifestStore, StoreModel
+
+JOB = Job("j")
+STAMP = Stamp(1, Epoch(2), 3)
+LEASE = Lease(incarnation=Incarnation("i"), token=1, host=Host("coordinator-1"), reports="", beacons="")
+EPOCH = EpochRecord(
+    number=Epoch(2),
+    stamp=STAMP,
+    state=EpochState.RUNNING,
+    reason="all restored",
+    shape=Shape(2, 1, 1, "pytorch"),
+    members=tuple(Member(rank=Rank(rank), host=Host(f"node-{rank}"), session=SessionId("s")) for rank in (0, 1)),
+)
+
+
+def test_a_job_without_anything_in_redis_is_unknown_and_unprotected_by_nothing() -> None:
+    assert job_status(JOB, NodeView(), {}, 0.0) == JobStatus(job="j")
+
+
+def test_the_picture_of_a_running_job() -> None:
+    view = NodeView(lease=LEASE, epoch=EPOCH, keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9))))
+    hashes = {
+        "steps": {"2.10": "2", "2.9": "1"},
+        "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"},
+        "step:2.10": {"state": "saving", "copies": "0", "reason": "rank 1 did not save it yet"},
+        "alive": {"0": '{"state":"ok","age":1.2,"since":7}', "1": '{"state":"stuck","age":12.6,"since":8}'},
+        "lastbackup": {"name": "2026-01-01_00-00", "save": "1.5", "verified_at": "940.0"},
+    }
+    assert job_status(JOB, view, hashes, 1000.0) == JobStatus(
+        job="j",
+        epoch=2,
+        state="running",
+        reason="all restored",
+        shape="2 nodes x 1 workers, pytorch",
+        coordinator="coordinator-1",
+        committed="2.9",
+        protection=Protection.PROTECTED,
+        replicas=1,
+        nodes=(
+            NodeStatus(rank=0, host="node-0", state="ok"),
+            NodeStatus(rank=1, host="node-1", state="stuck", reason="last report 13 s ago"),
+        ),
+        laggards=("node-1: stuck",),
+        saves=(
+            SaveStatus(save="2.9", state="committed", replicas=1),
+            SaveStatus(save="2.10", state="saving", reason="rank 1 did not save it yet"),
+        ),
+        backup=BackupStatus(name="2026-01-01_00-00", save="1.5", age=60.0),
+    )
+
+
+def test_the_committed_step_is_the_second_part_of_the_save() -> None:
+    assert JobStatus(job="j").committed_step is None
+    assert JobStatus(job="j", committed="4.0").committed_step == 0
+
+
+async def test_a_store_is_read_job_by_job() -> None:
+    store = MemoryManifestStore(StoreModel(lambda: 0.0))
+    await store.register(HostRecord(host=Host("node-0"), incarnation=Incarnation("i")))
+    await store.add_job(Job("k"))
+    await store.add_job(JOB)
+    found = await read_cluster(store)
+    assert found == ClusterStatus(hosts=("node-0",), jobs=(JobStatus(job="j"), JobStatus(job="k")))
+
+
+async def test_what_does_not_parse_is_an_error_that_names_the_job() -> None:
+    model = StoreModel(lambda: 0.0)
+    store = MemoryManifestStore(model)
+    await store.add_job(JOB)
+    model.put("ckpt:{j}:keys", {"steps": "zset", "step:1.1": "hash"})
+    model.put("ckpt:{j}:steps", {"1.1": 1.0})
+    model.put("ckpt:{j}:step:1.1", {"copies": "many"})
+    with pytest.raises(ProtocolError, match=r"job j: .*invalid literal .*'many'"):
+        await read_cluster(store)
