@@ -20,10 +20,10 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY) ## lose a node and get everything back, before your eyes (ARGS='--size 64')
-	$(PY) -m checkpoint_replicator.cli demo $(ARGS)
+	.venv/bin/checkpoint-replicator demo $(ARGS)
 
 up: $(READY) ## a local cluster for real trainers (ARGS='--nodes 4 --dir /dev/shm/ckpt')
-	$(PY) -m checkpoint_replicator.cli up $(ARGS)
+	.venv/bin/checkpoint-replicator up $(ARGS)
 
 test: $(READY) ## all tests (ARGS='tests/unit -k fence')
 	$(PY) -m pytest $(ARGS)
