@@ -100,13 +100,24 @@ class Layout:
         self.handouts = private / "handout"
         self.trash = private / "trash"
         self.run = private / "run"
+        self.spare = private / "spare"
         self.aside = private / "tmp"
         """Where small files are written before they get their name; only inside the names lock."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every directory that must stand."""
-        return (self.saves, self.trees, self.partials, self.claims, self.handouts, self.trash, self.run, self.aside)
+        return (
+            self.saves,
+            self.trees,
+            self.partials,
+            self.claims,
+            self.handouts,
+            self.trash,
+            self.run,
+            self.spare,
+            self.aside,
+        )
 
     def service_lock(self, service: str) -> Path:
         """`watcher.lock`, `transfer.lock`."""

@@ -4,7 +4,9 @@ import os
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +14,7 @@ from checkpoint_replicator.errors import BusyError, CorruptError, NoRoomError, P
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Job, SessionId, is_address
 from checkpoint_replicator.messages import Room
-from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, SessionRecord, StatusRecord
+from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, StatusRecord
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.handout import Handouts
 from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_name
@@ -22,10 +24,13 @@ from checkpoint_replicator.ramdisk.register import Recovery, Register
 from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure
 from checkpoint_replicator.ramdisk.shard import Shard, read_tree
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
+from checkpoint_replicator.ramdisk.spare import Spare
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
 __all__ = ["Claim", "Ramdisk"]
+
+T = TypeVar("T")
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
@@ -39,13 +44,14 @@ class Claim(msgspec.Struct, frozen=True, order=True):
 class Ramdisk:
     """One ramdisk. Everything blocks for the length of some system calls: call it from threads where that is long.
 
+    What must be written so that room can be made again (names, sidecars, fence, session) may use a spare.
+
     Args:
         root: the directory that the trainer sees; it must exist.
         quota: bytes that may stand below it, where it is a plain directory; None: the file system's size.
         files: the system calls.
 
     Attributes:
-        session: `session.json`.
         fences: `fence.json`; `raise_fence` writes it.
         status: `status.json`.
         handouts: markers and what they point to.
@@ -58,10 +64,10 @@ class Ramdisk:
         self._files = files or Files()
         self._register = Register(self.layout, self._files)
         self._admission = threading.Lock()
+        self._spare = Spare(self.layout.spare)
         for folder in self.layout.folders:
             self._files.make_folder(folder)
-        self.session = Document(self.layout.session, SessionRecord, self._files)
-        self.fences = Document(self.layout.fence, FenceRecord, self._files)
+        self.fences = Document(self.layout.fence, FenceRecord, self._files, self._spare)
         self.status = Document(self.layout.status, StatusRecord, self._files)
         self.handouts = Handouts(self.layout, self._register, self._files)
 
@@ -81,9 +87,13 @@ class Ramdisk:
         Idempotent. A naming that did not end is undone (its bytes still stand in a claim or a partial), a dropping that
         did not end is ended, every `.meta` shows the highest epoch of its name.
         """
-        return self._register.recover()
+        recovery = self._spare.urgently(self._register.recover)
+        self._refill()
+        return recovery
 
-    def raise_fence(self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None) -> JobFence:
+    def raise_fence(
+        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO
+    ) -> JobFence:
         """Write down the highest stamp obeyed and the newest committed save, before acting on them; never lowers.
 
         Raises:
@@ -91,12 +101,51 @@ class Ramdisk:
             NoRoomError: the ramdisk is full.
         """
         old = self.fences.read() or FenceRecord()
-        new = old.raised(job, obeyed, committed)
+        new = old.raised(job, obeyed, committed, keep)
         if new != old:
             self.fences.write(new)
         return new.of(job)
 
+    def document(self, path: Path, kind: type[T]) -> Document[T]:
+        """Return a JSON file of ours that one service owns, such as the watcher's `session.json`."""
+        return Document(path, kind, self._files, self._spare)
+
     # ---- names
+
+    def write_public(self, name: str, text: str) -> None:
+        """Replace a small public file of the contract (`replicator.failed`) at once.
+
+        Raises:
+            NoRoomError: the ramdisk is full and the spare gone; what stood there stays.
+            BusyError: the names lock is not free.
+        """
+        self._spare.urgently(lambda: self._write_public(name, text))
+
+    def _write_public(self, name: str, text: str) -> None:
+        with self._register.lock():
+            aside = self.layout.aside / name
+            self._files.write(aside, text.encode())
+            self._files.rename(aside, self.root / name)
+
+    def write_status(self, text: str) -> None:
+        """Replace `status.json`; see StatusRecord for what at least stands in it.
+
+        Raises:
+            NoRoomError: the ramdisk is full; the old one stays.
+        """
+        aside = self.layout.status.with_name("status.json.tmp")
+        self._files.write(aside, text.encode())
+        self._files.rename(aside, self.layout.status)
+
+    def clear(self, paths: Collection[Path]) -> int:
+        """Move public names that nobody needs any more into the trash; returns how many were there."""
+        cleared = 0
+        with self._register.lock():
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._register.trash(path)
+                    cleared += 1
+        return cleared
 
     def name_shard(
         self, source: Path, tree: Tree, tags: Collection[Tag], *, own: bool, verified_at: float | None = None
@@ -122,7 +171,7 @@ class Ramdisk:
             FileNotFoundError: there is no source.
         """
         when = time.time() if verified_at is None else verified_at
-        return self._register.name(source, tree, tags, own=own, verified_at=when)
+        return self._spare.urgently(lambda: self._register.name(source, tree, tags, own=own, verified_at=when))
 
     def add_tags(self, tags: Collection[Tag], *, own: bool) -> tuple[Sidecar, ...]:
         """Give further tags to a shard that stands here already.
@@ -139,7 +188,7 @@ class Ramdisk:
             tree = self.tree(address)
         except FileNotFoundError as error:
             raise CorruptError(f"{self.layout.data(address)}: has no tree here") from error
-        return self._register.name(None, tree, tags, own=own, verified_at=0.0)
+        return self._spare.urgently(lambda: self._register.name(None, tree, tags, own=own, verified_at=0.0))
 
     def drop(self, tag: Tag) -> bool:
         """Take a shard's name away; its bytes go to the trash when nobody else names them. `sweep` frees the room.
@@ -150,7 +199,7 @@ class Ramdisk:
         Raises:
             BusyError: somebody reads it; nothing was changed, try again.
         """
-        return self._register.drop(tag)
+        return self._spare.urgently(lambda: self._register.drop(tag))
 
     def condemn(self, address: Address) -> tuple[Sidecar, ...]:
         """Take all names from bytes that are corrupt (after they were reported); returns the sidecars that went.
@@ -160,15 +209,17 @@ class Ramdisk:
         Raises:
             BusyError: somebody reads it; nothing was changed, try again.
         """
-        return self._register.condemn(address)
+        return self._spare.urgently(lambda: self._register.condemn(address))
 
     def commit(self, job: Job, saves: Collection[Save]) -> int:
         """Note in the sidecars that saves are committed; returns how many changed."""
-        return self._register.commit(job, saves)
+        return self._spare.urgently(lambda: self._register.commit(job, saves))
 
     def sweep(self) -> int:
         """Empty the trash; returns how many entries could not be removed. May take long."""
-        return self._register.sweep()
+        left = self._register.sweep()
+        self._refill()
+        return left
 
     # ---- what stands here
 
@@ -232,6 +283,9 @@ class Ramdisk:
             BusyError: an earlier one of the same name and epoch is not hashed yet; leave it where it is meanwhile.
             FileNotFoundError: it is gone.
         """
+        return self._spare.urgently(lambda: self._claim(path, epoch, name))
+
+    def _claim(self, path: Path, epoch: Epoch, name: ShardName) -> Claim:
         target = self.layout.claim(epoch, name)
         with self._register.lock():
             if os.path.lexists(target):
@@ -301,6 +355,11 @@ class Ramdisk:
         """Measure the room; with a quota it walks the whole directory."""
         return measure(self.root, self.quota)
 
+    def _refill(self) -> None:
+        if not self._spare.is_full:
+            room = self.room()
+            self._spare.refill(room.size, room.free)
+
     # ---- host
 
     @property
@@ -320,4 +379,9 @@ class Ramdisk:
 
     def publish(self, session: SessionId, name: ShardName, address: Address) -> bool:
         """Let `<name>.restore` point to a hand-out of a shard; see `Handouts.publish`."""
-        return self.handouts.publish(session, name, self.tree(address))
+        tree = self.tree(address)
+        return self._spare.urgently(lambda: self.handouts.publish(session, name, tree))
+
+    def publish_none(self, name: ShardName) -> None:
+        """Let `<name>.restore`, with step 0, say that there is nothing to restore."""
+        self._spare.urgently(lambda: self.handouts.publish_none(name))

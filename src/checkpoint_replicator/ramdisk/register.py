@@ -16,7 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from checkpoint_replicator.errors import BusyError, CorruptError, ProtocolError, RefusedError, UnsupportedError
+from checkpoint_replicator.errors import (
+    BusyError,
+    CorruptError,
+    NoRoomError,
+    ProtocolError,
+    RefusedError,
+    UnsupportedError,
+)
 from checkpoint_replicator.hashing import fingerprint
 from checkpoint_replicator.ids import Address, Job, is_address, new_id
 from checkpoint_replicator.ramdisk.files import Files
@@ -234,7 +241,10 @@ class Register:
 
     def _unregister(self, sidecar: Sidecar, inventory: Inventory) -> None:
         path = self._layout.sidecar(sidecar.tag)
-        self._show(sidecar.tag.name, inventory.without(sidecar), sidecar.tag.address)
+        try:
+            self._show(sidecar.tag.name, inventory.without(sidecar), sidecar.tag.address)
+        except NoRoomError:  # dropping must not need room; a recovery shows the older save later
+            self._files.unlink(self._layout.meta(sidecar.tag.name))
         self._files.unlink(path)
         with suppress(OSError):  # only the empty directory of a past epoch goes
             path.parent.rmdir()

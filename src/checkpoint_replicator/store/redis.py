@@ -18,22 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 import redis.asyncio as aioredis
+from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff, NoBackoff
-from redis.exceptions import (
-    ClusterDownError,
-    MasterDownError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import (
-    ConnectionError as LostError,
-)
-from redis.exceptions import (
-    TimeoutError as LateError,
-)
+from redis.exceptions import RedisError, ResponseError
 
 from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp
@@ -50,8 +38,17 @@ __all__ = ["RedisManifestStore"]
 
 Command = tuple[str | bytes, ...]
 
-RETRIED: Final = (LostError, LateError, ReadOnlyError, ClusterDownError, MasterDownError, TryAgainError)
-"""Answered with a new connection: a lost one, a server that loads (a LostError), one that is no master any more."""
+RETRIED: Final = (
+    exceptions.ConnectionError,  # also of a server that still loads its data
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.TryAgainError,
+)
+"""Answered with a new connection, made to the name in the URL anew."""
+AGAIN: Final = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY")
+"""The same by text: out of a script these answers come without their class."""
 BATCH: Final = 200
 """Keys read by one pipeline."""
 ROUNDS: Final = 3
@@ -302,6 +299,8 @@ class RedisManifestStore:
                 pipeline.execute_command(*command)
             answers = await pipeline.execute(raise_on_error=False)  # raising would put the whole script into the text
         for answer in answers:
+            if isinstance(answer, ResponseError) and str(answer).startswith(AGAIN):
+                raise exceptions.ConnectionError(str(answer)) from answer
             if isinstance(answer, Exception):
                 raise answer
         return list(answers)
