@@ -39,6 +39,9 @@ SHELLS = (
     "checkpoint_*.inotify",
     "checkpoint_*.line",
     "checkpoint_*.service",
+    "checkpoint_uploader.desk",
+    "checkpoint_uploader.shards",
+    "checkpoint_uploader.window",
 )
 """Modules that may wait, look at the clock, throw dice, log, or talk to the outside. All others are pure."""
 OUTSIDE = {"asyncio", "zmq", "redis", "google", "socket", "time", "random", "structlog"}
@@ -49,6 +52,7 @@ TESTED_ELSEWHERE = {
 AWAITED = (
     "checkpoint_coordinator.*",
     "checkpoint_transfer.*",
+    "checkpoint_uploader.*",
     "checkpoint_watcher.*",
     "checkpoint_replicator.cli.demo",
 )
