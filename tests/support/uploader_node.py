@@ -236,8 +236,9 @@ class UploaderNode:
         match received.envelope.message:
             case UploaderReport() as report if report.version == self._version:
                 self.report = report
-            case Offer():
+            case Offer(address=address):
                 tree = Tree.parse(b"".join(received.body))
+                assert tree.address == address
                 self._fetched[tree.address].tree = tree
             case Leaves(address=address, runs=runs):
                 self._keep(self._fetched[address], runs, received.body)

@@ -100,7 +100,7 @@ class ReadWindow:
             case SendTree(shard, to):
                 text = self._shards[shard].tree.encode()
                 frames = [memoryview(text)[start : start + _FRAME] for start in range(0, len(text), _FRAME)]
-                self._send(shard, to, Offer(tags=(), answer_to=self._here), frames)
+                self._send(shard, to, Offer(tags=(), answer_to=self._here, address=shard.address), frames)
             case ReadLeaves():
                 self._spawn(self._read(effect))
             case SayNotYet(shard, to, runs, gone, reason):
