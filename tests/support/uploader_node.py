@@ -159,8 +159,9 @@ class UploaderNode:
 
     @property
     def results(self) -> dict[str, BackupResult]:
-        """The answers in the last report."""
-        return {} if self.report is None else {result.id: result for result in self.report.results}
+        """The answers in the last report; what is still in hand is none."""
+        results = () if self.report is None else self.report.results
+        return {result.id: result for result in results if result.done or result.reason}
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until it is true; looked at whenever a message came, and when the process ended."""
