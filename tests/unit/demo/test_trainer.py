@@ -90,7 +90,7 @@ def test_a_restored_directory_is_renamed_and_must_hold_all_files(
     assert Replicator(plan, saves, monkeypatch).restore() == 5
     assert (tmp_path / "step=5").is_symlink()
     (tmp_path / "5" / ".metadata").unlink()
-    with pytest.raises(BytesError, match="expected .*.metadata"):
+    with pytest.raises(BytesError, match=r"expected .*.metadata"):
         Replicator(plan, saves, monkeypatch).restore()
 
 
