@@ -285,13 +285,13 @@ class FetchOrder(Struct, frozen=True, kw_only=True):
         tags: one or more tags with the same address.
         holders: peers to ask; every one is tried before the fetch fails.
         backup: name of a backup to ask the local uploader for, after the peers.
-        own: whether it is named as this node's own shard, and not as a copy for another rank.
+        own: whether it is named as saved on this node.
     """
 
     tags: tuple[Tag, ...]
     holders: tuple[Peer, ...] = ()
     backup: str | None = None
-    own: bool = True
+    own: bool = False
 
 
 class TransferOrders(Tagged, frozen=True, kw_only=True):
@@ -462,7 +462,8 @@ class Refused(Tagged, frozen=True, kw_only=True):
     """The receiver's no; `retry` says whether to offer again.
 
     Attributes:
-        kind: `no_room`, `busy`, `unsupported`, `failed`; `corrupt`: bytes that came differ from the tree.
+        kind: `no_room`, `busy`, `unsupported`, `clash` (another shard has the name), `failed`;
+            `corrupt`: bytes that came differ from the tree.
     """
 
     address: Address
