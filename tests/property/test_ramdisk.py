@@ -17,7 +17,7 @@ from checkpoint_replicator.ramdisk import Ramdisk, parse_data
 from checkpoint_replicator.save import Tag
 from support.shards import JOB, Crash, CrashingFiles, fill, tag_of
 
-SHM = Path("/dev/shm")  # the real thing, and faster than a disk
+SHM = Path("/dev/shm")  # noqa: S108 - a real ramdisk, and faster than a disk
 points = st.one_of(st.none(), st.integers(0, 12))
 Model = dict[tuple[int, str], Address]
 
