@@ -24,6 +24,7 @@ from support.fake_nodes import FakeNode
 from support.keys import read, undocumented
 from support.redis import command
 
+pytestmark = pytest.mark.timeout(120)  # processes start slowly on a busy machine
 JOB = Job("run")
 SHAPE = Shape(2, 1, 1, "pytorch")
 
