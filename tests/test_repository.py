@@ -51,7 +51,6 @@ TESTED_ELSEWHERE = {
 AWAITED = (
     "checkpoint_coordinator.*",
     "checkpoint_transfer.*",
-    "checkpoint_uploader.*",
     "checkpoint_watcher.*",
     "checkpoint_replicator.cli.demo",
 )
