@@ -159,8 +159,9 @@ class UploaderNode:
 
     @property
     def results(self) -> dict[str, BackupResult]:
-        """The answers in the last report."""
-        return {} if self.report is None else {result.id: result for result in self.report.results}
+        """The answers in the last report; what is still in hand is none."""
+        results = () if self.report is None else self.report.results
+        return {result.id: result for result in results if result.done or result.reason}
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until it is true; looked at whenever a message came, and when the process ended."""
@@ -236,8 +237,9 @@ class UploaderNode:
         match received.envelope.message:
             case UploaderReport() as report if report.version == self._version:
                 self.report = report
-            case Offer():
+            case Offer(address=address):
                 tree = Tree.parse(b"".join(received.body))
+                assert tree.address == address
                 self._fetched[tree.address].tree = tree
             case Leaves(address=address, runs=runs):
                 self._keep(self._fetched[address], runs, received.body)

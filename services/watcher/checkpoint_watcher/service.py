@@ -15,7 +15,7 @@ from prometheus_client import Counter, Gauge
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError, TransientError, UnreachableError
-from checkpoint_replicator.ids import Host, Job, StoreId, new_id
+from checkpoint_replicator.ids import NO_JOB, Host, Job, StoreId, new_id
 from checkpoint_replicator.messages import (
     Beacon,
     Envelope,
@@ -314,7 +314,7 @@ class Watcher:
             case SendReport(job, report):
                 self._report(job, report)
             case SendTransfer(orders):
-                self._send(self.transfer, self.machine.node.job or Job(""), Service.TRANSFER, orders)
+                self._send(self.transfer, self.machine.node.job or NO_JOB, Service.TRANSFER, orders)
             case SendUploader(job, orders):
                 self._send(self.uploader, job, Service.UPLOADER, orders)
             case Announce():
