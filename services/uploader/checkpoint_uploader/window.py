@@ -37,6 +37,7 @@ Answer = TypeVar("Answer")
 
 _INBOX: Final = 256
 _LOOK: Final = 0.5
+"""Seconds between two looks whether reads hang."""
 _AGAIN: Final = 0.05
 """Seconds before leaves that found the socket full are tried again."""
 _FRAME: Final = 4 << 20
@@ -116,7 +117,7 @@ class ReadWindow:
         """
         seen: dict[Progress, tuple[int, float]] = {}
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(min(_LOOK, self._patience.silent / 4))
             now = monotonic()
             seen = {call: seen.get(call, (-1, now)) for call in self._calls}
             for call, (beats, since) in seen.items():
