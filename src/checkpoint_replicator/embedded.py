@@ -86,7 +86,7 @@ class EmbeddedRedis:
     """A server of our own, a child that dies with this process however that dies.
 
     `start` and `stop` block for moments; the same object can be started again, on the same port. As a context manager
-    it is stopped at the end.
+    it is stopped at the end. Linux ends a child with the *thread* that started it, so that thread must live as long.
 
     Args:
         directory: the server's working directory; made when missing.

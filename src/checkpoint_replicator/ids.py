@@ -11,6 +11,7 @@ from msgspec import Meta
 
 __all__ = [
     "MAX_JOB_NAME",
+    "NO_JOB",
     "Address",
     "Epoch",
     "Host",
@@ -46,6 +47,9 @@ SessionId = NewType("SessionId", str)
 """One `replicator.yaml` taken up by one node: a random id."""
 StoreId = NewType("StoreId", str)
 """The random id of one life of the Redis data set (`ckpt:store`)."""
+
+NO_JOB: Final = Job("node")
+"""Stands in messages between the services of a node that concern no job; who reads them looks at their content only."""
 
 MAX_JOB_NAME: Final = 128
 """Longest job name in bytes; `<job>-s<step>-n<rank>-w<worker>.restore` must fit into 255."""

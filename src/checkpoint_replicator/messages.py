@@ -462,7 +462,8 @@ class Refused(Tagged, frozen=True, kw_only=True):
     """The receiver's no; `retry` says whether to offer again.
 
     Attributes:
-        kind: `no_room`, `busy`, `unsupported`, `clash` (another shard has the name), `failed`; `corrupt`: bytes that came differ from the tree.
+        kind: `no_room`, `busy`, `unsupported`, `clash` (another shard has the name), `failed`;
+            `corrupt`: bytes that came differ from the tree.
     """
 
     address: Address

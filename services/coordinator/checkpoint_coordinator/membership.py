@@ -144,6 +144,7 @@ class Membership:
         *,
         saved: bool,
         recallable: bool,
+        failing: bool = False,
         lost_decision: bool = False,
     ) -> Step:
         """Say what becomes of the rendezvous.
@@ -154,9 +155,10 @@ class Membership:
             now: monotonic seconds.
             saved: a save of the last epoch was reported.
             recallable: the last epoch's restore decision is known and can be given to a session that joins.
+            failing: the last epoch's decision makes its sessions fail: it stands until the last has read it.
             lost_decision: the last epoch was restoring, and its decision is gone: the same sessions open the next.
         """
-        fault = self._abandonment(record)
+        fault = self._abandonment(record, live, failing=failing)
         if fault:
             self._abandoned = now
             return Abandon(fault)
@@ -218,10 +220,11 @@ class Membership:
             self.refused.pop(next(iter(self.refused)))
         return (text,)
 
-    def _abandonment(self, record: EpochRecord | None) -> str:
+    def _abandonment(self, record: EpochRecord | None, live: Collection[Host], *, failing: bool) -> str:
         """Say why an epoch that is not released cannot be any more."""
         if record is None or record.released or not record.members:
             return ""
+        patient = failing and any(self._stands(member, live) for member in record.members)
         for member in record.members:
             seat = self.seats.get(member.rank)
             if seat is None:
@@ -230,9 +233,18 @@ class Membership:
                 continue  # not heard of yet, after a take-over
             if seat.session.id != member.session:
                 return f"rank {member.rank} has a new session on {seat.host}"
-            if seat.session.state is SessionState.CLOSED:
+            if seat.session.state is SessionState.CLOSED and not patient:
                 return f"rank {member.rank} on {seat.host} closed its session"
         return ""
+
+    def _stands(self, member: Member, live: Collection[Host]) -> bool:
+        seat = self.seats.get(member.rank)
+        return (
+            seat is not None
+            and seat.session.id == member.session
+            and seat.session.state is SessionState.OPEN
+            and seat.host in live
+        )
 
     def _gatherable(self, record: EpochRecord | None, live: Collection[Host]) -> list[Seat]:
         """Return the seats with open sessions on live hosts; who was released is as good as running."""

@@ -1,10 +1,8 @@
 """What the transfer's machine is told by its shell, and what it wants done: events and effects."""
 
-from typing import Final
-
 import msgspec
 
-from checkpoint_replicator.ids import Address, Job
+from checkpoint_replicator.ids import NO_JOB, Address, Job
 from checkpoint_replicator.messages import (
     Leaves,
     NotYet,
@@ -53,8 +51,6 @@ __all__ = [
     "Wire",
 ]
 
-NO_JOB: Final = Job("node")
-"""Stands where a message is not about a job's shard."""
 Addressed = Offer | Want | Leaves | NotYet | Stored | Refused
 """The messages that speak of one shard."""
 Wire = Addressed | TransferOrders

@@ -61,6 +61,13 @@ class Assignment:
         self.result = result
         self.stage = Stage.ANSWERED
 
+    @property
+    def said(self) -> BackupResult:
+        """What reports say: the answer, or how far it is."""
+        if self.result is not None:
+            return self.result
+        return BackupResult(id=self.order.id, kind=self.order.kind, name=self.order.name, size=self.sent)
+
     def failure(self, reason: str) -> BackupResult:
         """Return a result that says no."""
         return BackupResult(id=self.order.id, kind=self.order.kind, name=self.order.name, reason=reason)

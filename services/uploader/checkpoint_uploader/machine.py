@@ -294,6 +294,6 @@ class Uploader:
         return UploaderReport(
             root=self._root,
             version=self._versions[job],
-            results=tuple(one.result for one in mine if one.result is not None),
+            results=tuple(one.said for one in mine),
             sent={one.order.id: one.sent for one in mine if one.result is None},
         )

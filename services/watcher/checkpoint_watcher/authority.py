@@ -13,7 +13,7 @@ from checkpoint_replicator.ids import Incarnation, Job, StoreId
 from checkpoint_replicator.messages import Beacon
 from checkpoint_replicator.records import KeepList, Lease, NodeView
 from checkpoint_replicator.save import Save
-from checkpoint_watcher.effects import Follow, ReadView, Register, WriteFence
+from checkpoint_watcher.effects import Follow, ReadView, WriteFence
 from checkpoint_watcher.node import Node
 from checkpoint_watcher.record import FenceRecord
 
@@ -117,7 +117,7 @@ class Authority:
         if view.store is not None and view.store != self.store:
             if self.store:
                 self.node.announce("store_changed", job=self.job, reason=f"{self.store} is now {view.store}")
-                self.node.emit(Register(tuple(sorted(self.node.jobs))))
+                self.node.register()
             self.store = view.store
         if view.lease is None:
             self._without_lease(now)
@@ -148,7 +148,7 @@ class Authority:
             self._leaseless = now
         elif now >= self._leaseless + times.beacon_silent:
             self._leaseless = now
-            self.node.emit(Register(tuple(sorted(self.node.jobs))))
+            self.node.register()
 
     def _stale(self, view: NodeView, lease: Lease) -> str:
         seen = self.fence.stamp

@@ -9,7 +9,7 @@ import msgspec
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Job, Rank, SessionId
 from checkpoint_replicator.messages import NodeReport, TransferOrders, UploaderOrders
-from checkpoint_replicator.records import Lease
+from checkpoint_replicator.records import Lease, Peer
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
 from checkpoint_watcher.snapshot import YamlIdentity
@@ -72,7 +72,13 @@ class DropClaim(msgspec.Struct, frozen=True):
 
 
 class TakeInventory(msgspec.Struct, frozen=True):
-    """Read the sidecars and look whether their data stand. Answer: InventoryTaken."""
+    """Read the sidecars and look whether their data stand. Answer: InventoryTaken.
+
+    Attributes:
+        recover: first make good what a crash of the node's transfer left.
+    """
+
+    recover: bool = False
 
 
 class MarkCommitted(msgspec.Struct, frozen=True):
@@ -169,6 +175,7 @@ class Register(msgspec.Struct, frozen=True):
     """Write this host and these jobs into Redis. Answer: Registered."""
 
     jobs: tuple[Job, ...]
+    transfer: Peer | None = None
 
 
 class Follow(msgspec.Struct, frozen=True):

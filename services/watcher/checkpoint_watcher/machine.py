@@ -35,7 +35,7 @@ from checkpoint_replicator.messages import CopyState, Fault
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
-from checkpoint_watcher.effects import Effect, Register, TakeInventory
+from checkpoint_watcher.effects import Effect, TakeInventory
 from checkpoint_watcher.events import (
     BeaconHeard,
     ClaimHashed,
@@ -227,12 +227,14 @@ class WatcherMachine:
     def _transfer_reported(self, event: TransferReported, now: float) -> None:
         reporter = self.reporter
         if event.incarnation != reporter.transfer.incarnation:
-            self._landed = 0
+            self._landed = event.report.landed
             self._corrupt.clear()
+            self.node.emit(TakeInventory(recover=True))
         reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
-        peer = reporter.transfer_said.peer if reporter.transfer_said is not None else None
         reporter.transfer_said = event.report
-        if event.report.peer != peer:
+        reporter.note_stored(event.report)
+        if event.report.peer != self.node.transfer:
+            self.node.transfer = event.report.peer
             self._register()
         if event.report.landed != self._landed:
             self._landed = event.report.landed
@@ -272,9 +274,7 @@ class WatcherMachine:
 
     def _register(self) -> None:
         self._register_at = None
-        effect = Register(tuple(sorted(self.node.jobs)))
-        if effect not in self.node.effects:
-            self.node.emit(effect)
+        self.node.register()
 
     def _registered(self, event: Registered, now: float) -> None:
         if not event.reason:

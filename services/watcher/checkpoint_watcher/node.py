@@ -6,9 +6,10 @@ from typing import Final
 
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.messages import Fault, Held
+from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.times import Times
-from checkpoint_watcher.effects import Announce, AppendErrors, Effect
+from checkpoint_watcher.effects import Announce, AppendErrors, Effect, Register
 from checkpoint_watcher.record import SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
@@ -28,6 +29,7 @@ class Node:
         held: the inventory, all jobs.
         owned: of it, what was saved here.
         jobs: every job of which this node had a session or data.
+        transfer: how peers reach this node, as its transfer said last.
         faults: what it could not do as wished; see Fault.
     """
 
@@ -42,6 +44,7 @@ class Node:
     held: dict[Tag, Held] = field(default_factory=dict)
     owned: dict[tuple[Job, Save, ShardKey], Tag] = field(default_factory=dict)
     jobs: set[Job] = field(default_factory=set)
+    transfer: Peer | None = None
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
 
     @property
@@ -52,6 +55,12 @@ class Node:
     def emit(self, *effects: Effect) -> None:
         """Have these done, in order."""
         self.effects.extend(effects)
+
+    def register(self) -> None:
+        """Have this host and its jobs written into Redis."""
+        effect = Register(tuple(sorted(self.jobs)), self.transfer)
+        if effect not in self.effects:
+            self.emit(effect)
 
     def announce(self, event: str, **fields: str | float) -> None:
         """Have something logged and counted."""

@@ -29,6 +29,7 @@ from checkpoint_watcher.saves import Saves
 
 __all__ = ["Reporter", "Sibling"]
 
+MAX_STORED: Final = 4096
 MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
 NOBODY: Final = Incarnation("")
@@ -71,6 +72,7 @@ class Reporter:
     root: str | None = None
     complete: bool = False
     handout: bool = True
+    _stored: set[Address] = field(default_factory=set)
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
 
     def advance(self, authorities: Mapping[Job, Authority], now: float) -> None:
@@ -224,11 +226,7 @@ class Reporter:
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
-        sent = self._sent.get(("uploader", job))
-        if sent is None:
-            if not orders:
-                return
-            sent = self._sent.setdefault(("uploader", job), Sent())
+        sent = self._sent.setdefault(("uploader", job), Sent())  # also without orders: its answer tells the root
         if self._may(sent, now, self.node.times.report_gap / 2):
             content = UploaderOrders(version=0, orders=orders)
             if self._news(sent, content, now, self.node.times.orders):
@@ -243,6 +241,17 @@ class Reporter:
         text = self._status(authorities)
         if self._news(sent, text, now, NEVER):
             self.node.emit(PublishStatus(text))
+
+    def _protected(self, job: Job | None, committed: Save | None) -> bool:
+        """Whether every own shard of the newest committed save was seen stored on another host."""
+        own = [tag for tag in self.node.owned.values() if tag.job == job and tag.save == committed]
+        return bool(own) and all(tag.address in self._stored for tag in own)
+
+    def note_stored(self, report: TransferReport) -> None:
+        """Remember which shards have a copy elsewhere."""
+        self._stored |= {copy.address for copy in report.copies if copy.state is CopyState.STORED}
+        if len(self._stored) > MAX_STORED:
+            self._stored &= {tag.address for tag in self.node.held}
 
     def _status(self, authorities: Mapping[Job, Authority]) -> str:
         node = self.node
@@ -259,19 +268,21 @@ class Reporter:
             reasons.append(view.epoch.reason)
         document = {
             "host": node.host,
-            "job": job,
+            "job": job or "",
             "rank": record.spec.rank if record is not None and record.spec is not None else None,
             "session": record.id if record is not None else None,
             "state": record.state if record is not None else None,
-            "epoch": record.epoch if record is not None else None,
+            "epoch": committed.epoch if committed is not None else 0,
+            "step": committed.step if committed is not None else None,
+            "protected": self._protected(job, committed),
+            "backup": None,
+            "running_epoch": record.epoch if record is not None else 0,
             "failure": record.failure if record is not None else "",
             "notes": record.notes if record is not None else (),
-            "last_committed_epoch": committed.epoch if committed is not None else None,
-            "last_committed_step": committed.step if committed is not None else None,
             "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
             "unfinished": snapshot.unfinished if snapshot is not None else (),
             "foreign": snapshot.foreign if snapshot is not None else 0,
-            "handout": "link" if self.handout else "none",
+            "handout": "linked" if self.handout else "none",
             "backup_root": node.backup_root or self.root,
             "reasons": reasons,
         }

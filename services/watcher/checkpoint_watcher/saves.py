@@ -160,6 +160,7 @@ class Saves:
     def unhashable(self, event: HashFailed) -> None:
         """It can never be named: say so and let it go."""
         self.hashing.pop(event.claim.name, None)
+        self.naming.pop(event.claim.name, None)
         self._give_up(event.claim, event.kind, f"step {event.claim.save.step} cannot be replicated: {event.reason}")
         self._pump()
 

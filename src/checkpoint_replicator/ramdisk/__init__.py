@@ -7,9 +7,7 @@ stands below `.replicator/` of the same file system, so that every name is given
 from checkpoint_replicator.ramdisk.documents import (
     FenceRecord,
     JobFence,
-    SessionRecord,
     StatusRecord,
-    YamlIdentity,
 )
 from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_data, parse_name
 from checkpoint_replicator.ramdisk.locks import Hold
@@ -29,12 +27,10 @@ __all__ = [
     "Partial",
     "Ramdisk",
     "Recovery",
-    "SessionRecord",
     "Shard",
     "ShardName",
     "Sidecar",
     "StatusRecord",
-    "YamlIdentity",
     "parse_data",
     "parse_name",
 ]

@@ -10,10 +10,9 @@ from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.spare import Spare
-from checkpoint_replicator.save import Save, ShardKey
-from checkpoint_replicator.session import Session
+from checkpoint_replicator.save import Save
 
-__all__ = ["Document", "FenceRecord", "JobFence", "SessionRecord", "StatusRecord", "YamlIdentity"]
+__all__ = ["Document", "FenceRecord", "JobFence", "StatusRecord"]
 
 T = TypeVar("T")
 
@@ -28,10 +27,12 @@ class JobFence(Record, frozen=True, kw_only=True):
     Attributes:
         obeyed: highest stamp that it obeyed.
         newest_committed: the newest committed save that it knows of.
+        keep: stamp of the last keep list that it obeyed.
     """
 
     obeyed: Stamp = ZERO
     newest_committed: Save | None = None
+    keep: Stamp = ZERO
 
 
 class FenceRecord(Record, frozen=True, kw_only=True):
@@ -43,48 +44,16 @@ class FenceRecord(Record, frozen=True, kw_only=True):
         """Return a job's entry; one at zero where there is none."""
         return self.jobs.get(job, JobFence())
 
-    def raised(self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None) -> "FenceRecord":
-        """Return the record with a job's entry raised; neither number ever goes down."""
+    def raised(
+        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO
+    ) -> "FenceRecord":
+        """Return the record with a job's entry raised; no number ever goes down."""
         old = self.of(job)
         saves = [save for save in (old.newest_committed, committed) if save is not None]
-        new = JobFence(obeyed=max(old.obeyed, obeyed), newest_committed=max(saves, default=None))
+        new = JobFence(
+            obeyed=max(old.obeyed, obeyed), newest_committed=max(saves, default=None), keep=max(old.keep, keep)
+        )
         return FenceRecord(jobs={**self.jobs, job: new})
-
-
-class YamlIdentity(Record, frozen=True, kw_only=True):
-    """Which `replicator.yaml` a session belongs to: an equal one is the same session's, any other ends it.
-
-    Attributes:
-        changed: ctime in ns.
-        digest: BLAKE3 of the bytes, in hex.
-    """
-
-    inode: int
-    size: int
-    changed: int
-    digest: str
-
-
-class SessionRecord(Record, frozen=True, kw_only=True):
-    """`session.json`: what a watcher needs to go on with its session after a restart.
-
-    Attributes:
-        session: see Session.
-        yaml: see YamlIdentity; None for a session without a file.
-        seen_at: when the yaml was seen, in seconds of the wall clock (UTC).
-        consumed_at: when it was removed, the same; None before.
-        verified: stamp of the restore decision under which `verified_keys` were verified.
-        verified_keys: own shards that need not be hashed again under that stamp.
-        published: keys whose marker was published; a trainer may have taken it away since.
-    """
-
-    session: Session
-    yaml: YamlIdentity | None = None
-    seen_at: float = 0.0
-    consumed_at: float | None = None
-    verified: Stamp | None = None
-    verified_keys: tuple[ShardKey, ...] = ()
-    published: tuple[ShardKey, ...] = ()
 
 
 class StatusRecord(Record, frozen=True, kw_only=True):

@@ -4,7 +4,9 @@ import os
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +14,7 @@ from checkpoint_replicator.errors import BusyError, CorruptError, NoRoomError, P
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Job, SessionId, is_address
 from checkpoint_replicator.messages import Room
-from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, SessionRecord, StatusRecord
+from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, StatusRecord
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.handout import Handouts
 from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_name
@@ -27,6 +29,8 @@ from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
 __all__ = ["Claim", "Ramdisk"]
+
+T = TypeVar("T")
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
@@ -48,7 +52,6 @@ class Ramdisk:
         files: the system calls.
 
     Attributes:
-        session: `session.json`.
         fences: `fence.json`; `raise_fence` writes it.
         status: `status.json`.
         handouts: markers and what they point to.
@@ -64,7 +67,6 @@ class Ramdisk:
         self._spare = Spare(self.layout.spare)
         for folder in self.layout.folders:
             self._files.make_folder(folder)
-        self.session = Document(self.layout.session, SessionRecord, self._files, self._spare)
         self.fences = Document(self.layout.fence, FenceRecord, self._files, self._spare)
         self.status = Document(self.layout.status, StatusRecord, self._files)
         self.handouts = Handouts(self.layout, self._register, self._files)
@@ -89,7 +91,9 @@ class Ramdisk:
         self._refill()
         return recovery
 
-    def raise_fence(self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None) -> JobFence:
+    def raise_fence(
+        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO
+    ) -> JobFence:
         """Write down the highest stamp obeyed and the newest committed save, before acting on them; never lowers.
 
         Raises:
@@ -97,12 +101,51 @@ class Ramdisk:
             NoRoomError: the ramdisk is full.
         """
         old = self.fences.read() or FenceRecord()
-        new = old.raised(job, obeyed, committed)
+        new = old.raised(job, obeyed, committed, keep)
         if new != old:
             self.fences.write(new)
         return new.of(job)
 
+    def document(self, path: Path, kind: type[T]) -> Document[T]:
+        """Return a JSON file of ours that one service owns, such as the watcher's `session.json`."""
+        return Document(path, kind, self._files, self._spare)
+
     # ---- names
+
+    def write_public(self, name: str, text: str) -> None:
+        """Replace a small public file of the contract (`replicator.failed`) at once.
+
+        Raises:
+            NoRoomError: the ramdisk is full and the spare gone; what stood there stays.
+            BusyError: the names lock is not free.
+        """
+        self._spare.urgently(lambda: self._write_public(name, text))
+
+    def _write_public(self, name: str, text: str) -> None:
+        with self._register.lock():
+            aside = self.layout.aside / name
+            self._files.write(aside, text.encode())
+            self._files.rename(aside, self.root / name)
+
+    def write_status(self, text: str) -> None:
+        """Replace `status.json`; see StatusRecord for what at least stands in it.
+
+        Raises:
+            NoRoomError: the ramdisk is full; the old one stays.
+        """
+        aside = self.layout.status.with_name("status.json.tmp")
+        self._files.write(aside, text.encode())
+        self._files.rename(aside, self.layout.status)
+
+    def clear(self, paths: Collection[Path]) -> int:
+        """Move public names that nobody needs any more into the trash; returns how many were there."""
+        cleared = 0
+        with self._register.lock():
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._register.trash(path)
+                    cleared += 1
+        return cleared
 
     def name_shard(
         self, source: Path, tree: Tree, tags: Collection[Tag], *, own: bool, verified_at: float | None = None

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,36 @@ def test_a_killed_writer_leaves_no_object_and_the_next_write_sweeps(tmp_path: Pa
     assert list(blobs.list("")) == []
     assert put(blobs, "job/a", b"xy")
     assert list(partial.iterdir()) == []
+
+
+FORBIDDEN = """
+import io, os, sys
+from pathlib import Path
+from checkpoint_replicator.blobs.directory import DirectoryBlobStore
+from checkpoint_replicator.errors import PermanentError
+
+root = Path(sys.argv[1])
+root.chmod(int(sys.argv[2], 8))
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+blobs = DirectoryBlobStore(root)
+try:
+    list(blobs.list("")) if sys.argv[3] == "list" else blobs.put_new("a", io.BytesIO(), 0, "AAAAAA==")
+except PermanentError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("mode", "call"), [("000", "list"), ("000", "put"), ("555", "put")])
+def test_what_the_file_system_forbids_is_forbidden_for_good(mode: str, call: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:  # nobody may enter pytest's own directories
+        Path(root).chmod(0o755)
+        command = [sys.executable, "-c", FORBIDDEN, root, mode, call]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+        Path(root).chmod(0o755)
+    assert "Permission denied; expected to be allowed" in done.stdout
 
 
 def test_deleting_the_last_object_removes_its_folders_but_never_the_root(tmp_path: Path) -> None:

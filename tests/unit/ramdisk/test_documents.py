@@ -4,37 +4,32 @@ import pytest
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Rank, SessionId, Step
-from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, SessionRecord, YamlIdentity
+from checkpoint_replicator.ids import Epoch, Step
+from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, StatusRecord
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.save import Save
-from checkpoint_replicator.session import Session, SessionSpec, SessionState
-from support.shards import JOB, SHAPE
+from support.shards import JOB
 
-RECORD = SessionRecord(
-    session=Session(SessionId("s"), SessionSpec(JOB, Rank(0), SHAPE), SessionState.OPEN),
-    yaml=YamlIdentity(inode=1, size=2, changed=3, digest="ab"),
-    verified=Stamp(1, Epoch(2), 3),
-)
+RECORD = StatusRecord(job="j", epoch=2, step=3, reasons=("why",))
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    document = Document(tmp_path / "session.json", SessionRecord, Files())
+    document = Document(tmp_path / "status.json", StatusRecord, Files())
     assert document.read() is None
     document.write(RECORD)
     assert document.read() == RECORD
-    assert [path.name for path in tmp_path.iterdir()] == ["session.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
     document.remove()
     document.remove()
     assert document.read() is None
 
 
-@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"session": 1}', b"\xff\xfe", b"null", b"[" * 100_000])
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"job": 1}', b"\xff\xfe", b"null", b"[" * 100_000])
 def test_garbage_names_the_file_and_stays(tmp_path: Path, garbage: bytes) -> None:
-    path = tmp_path / "session.json"
+    path = tmp_path / "status.json"
     path.write_bytes(garbage)
-    with pytest.raises(ProtocolError, match=r"session\.json"):
-        Document(path, SessionRecord, Files()).read()
+    with pytest.raises(ProtocolError, match=r"status\.json"):
+        Document(path, StatusRecord, Files()).read()
     assert path.read_bytes() == garbage
 
 
@@ -53,5 +48,5 @@ def test_fields_of_a_newer_build_are_ignored(tmp_path: Path) -> None:
 def test_a_fence_is_never_lowered() -> None:
     high, low = Stamp(2, Epoch(5), 9), Stamp(1, Epoch(9), 9)
     newer, older = Save(Epoch(2), Step(1)), Save(Epoch(1), Step(100))
-    record = FenceRecord().raised(JOB, high, newer).raised(JOB, low, older).raised(JOB)
-    assert record.of(JOB) == JobFence(obeyed=high, newest_committed=newer)
+    record = FenceRecord().raised(JOB, high, newer, low).raised(JOB, low, older).raised(JOB)
+    assert record.of(JOB) == JobFence(obeyed=high, newest_committed=newer, keep=low)

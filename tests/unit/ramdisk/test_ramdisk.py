@@ -70,3 +70,21 @@ def test_the_public_directory_shows_nothing_of_ours(tmp_path: Path) -> None:
     ramdisk = Ramdisk(tmp_path)
     ramdisk.recover()
     assert [path.name for path in tmp_path.iterdir()] == [".replicator"]
+
+
+def test_a_small_public_file_is_replaced_at_once(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    ramdisk.write_public("replicator.failed", "old")
+    ramdisk.write_public("replicator.failed", "new")
+    assert (tmp_path / "replicator.failed").read_text() == "new"
+    assert not list(ramdisk.layout.aside.iterdir())
+
+
+def test_public_names_are_cleared_into_the_trash_and_what_is_gone_is_fine(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    fill_folder(tmp_path / "step=3")
+    (tmp_path / "link").symlink_to("step=3")
+    assert ramdisk.clear([tmp_path / "step=3", tmp_path / "link", tmp_path / "gone"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [".replicator"]
+    assert len(list(ramdisk.layout.trash.iterdir())) == 2
+    assert ramdisk.sweep() == 0

@@ -81,7 +81,9 @@ def test_progress_is_reported_while_an_order_is_in_hand() -> None:
     machine = uploader()
     machine.handle(ordered(order("a", "upload", "b1")), 0.0)
     machine.handle(Moved(JOB, "a", 4096), 0.5)
-    assert report(machine.handle(Ticked(), 1.0)).sent == {"a": 4096}
+    said = report(machine.handle(Ticked(), 1.0))
+    assert said.sent == {"a": 4096}
+    assert said.results == (BackupResult(id="a", kind="upload", name="b1", size=4096),)
 
 
 def test_a_failure_that_may_pass_is_tried_again_later_and_given_up_with_its_reason() -> None:

@@ -711,6 +711,7 @@ def test_orders_for_the_uploader_are_passed_on_and_answers_reported(shell: Watch
     run_fresh(shell)
     order = BackupOrder(id="o1", kind="list")
     shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, orders=orders(backup=(order,))))
+    shell.wait(0.2)
     assert shell.uploader.orders == (order,)
     from checkpoint_replicator.messages import BackupResult
 

@@ -1,0 +1,86 @@
+"""What people read in Redis beside the decisions: nodes, liveness, inventories; pure."""
+
+from checkpoint_coordinator.desk import Desk
+from checkpoint_coordinator.hearing import Voice
+from checkpoint_coordinator.index import Hashes
+from checkpoint_replicator.ids import Host, Rank
+from checkpoint_replicator.liveness import pace
+from checkpoint_replicator.messages import NodeReport
+from checkpoint_replicator.records import EpochState
+from checkpoint_replicator.store.fields import to_json
+
+__all__ = ["facts"]
+
+MOST_SUPERSEDED = 16
+
+
+def facts(desk: Desk, now: float) -> Hashes:
+    """Return `node:<rank>`, `inventory:<rank>` and `alive` as they are now."""
+    found: Hashes = {"alive": _alive(desk, now)}
+    old: dict[Rank, list[str]] = {}
+    for session, rank in desk.membership.superseded.items():
+        old.setdefault(rank, []).append(session)
+    for rank, seat in sorted(desk.membership.seats.items()):
+        voice = desk.hearing.voices.get(seat.host)
+        fields = {
+            "host": str(seat.host),
+            "session": str(seat.session.id),
+            "state": str(seat.session.state),
+            "epoch": str(seat.session.epoch),
+            "superseded": to_json(old.get(rank, [])[-MOST_SUPERSEDED:]),
+        }
+        if voice is not None:
+            fields.update(_node(voice))
+            found[f"inventory:{rank}"] = _inventory(seat.host, seat.session.epoch, voice.report)
+        found[f"node:{rank}"] = fields
+    return found
+
+
+def _node(voice: Voice) -> dict[str, str]:
+    report = voice.report
+    fields = {
+        "incarnation": str(voice.incarnation),
+        "complete": "yes" if report.complete else "no",
+        "services": to_json(
+            {str(one.service): one.reason or ("up" if one.alive else "down") for one in report.services}
+        ),
+        "obeyed": str(report.obeyed),
+        "faults": to_json([f"{fault.kind}: {fault.reason}" for fault in report.faults[:16]]),
+    }
+    if report.room is not None:
+        fields["room"] = to_json(report.room)
+    if report.backup_root is not None:
+        fields["backup-root"] = report.backup_root
+    return fields
+
+
+def _inventory(host: Host, epoch: int, report: NodeReport) -> dict[str, str]:
+    by_address: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    for held in report.held:
+        tag = held.tag
+        mark = f"{tag.save} {tag.key}{'' if held.own else ' copy'}{' committed' if held.committed else ''}"
+        by_address.setdefault(tag.address, []).append(mark)
+        sizes[tag.address] = tag.size
+    fields = {"host": str(host), "epoch": str(epoch)}
+    for address, marks in by_address.items():
+        fields[address] = to_json({"holds": marks, "size": sizes[address]})
+    return fields
+
+
+def _alive(desk: Desk, now: float) -> dict[str, str]:
+    """Judge every host by our own clock; hosts without a rank stand there by their name."""
+    epoch = desk.state.epoch
+    restoring = epoch is not None and epoch.state is EpochState.RESTORING
+    ranks = {seat.host: rank for rank, seat in desk.membership.seats.items()}
+    fields: dict[str, str] = {}
+    for host, voice in sorted(desk.hearing.voices.items()):
+        silence = desk.hearing.silence(host, now)
+        state, reason = str(desk.hearing.life(host, now)), ""
+        if restoring and voice.progress is not None and voice.progress.have < voice.progress.size:
+            verdict = pace(silence, voice.progress, now, desk.times)
+            state, reason = str(verdict.pace), verdict.reason
+        name = str(ranks[host]) if host in ranks else f"host {host}"
+        since = round(desk.wall(voice.at), 1)
+        fields[name] = to_json({"state": state, "age": round(silence, 1), "heard": since, "reason": reason})
+    return fields

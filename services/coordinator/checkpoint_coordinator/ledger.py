@@ -1,0 +1,114 @@
+"""What Redis holds, as far as we know, and the one write in flight; pure.
+
+What is written is the difference between what should stand there and what does, so a write whose answer was lost is
+simply done again.
+"""
+
+from checkpoint_coordinator.index import Hashes, changes, merged
+from checkpoint_coordinator.words import Write
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.records import Lease
+from checkpoint_replicator.store import AddEvent, Change
+
+__all__ = ["Ledger"]
+
+KEPT_DECISIONS = 8
+"""So many earlier restore decisions stay for people."""
+OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive")
+FAMILIES = ("step:", "backup:", "node:", "inventory:")
+
+
+class Ledger:
+    """The coordinator's copy of what it wrote.
+
+    Attributes:
+        known: what Redis holds, by key.
+        written: the stamp of the last write that Redis took.
+    """
+
+    def __init__(self) -> None:
+        self.known: Hashes = {}
+        self.written: Stamp = ZERO
+        self._flight: tuple[Write, Hashes] | None = None
+        self._retry = float("-inf")
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is waited for."""
+        return self._flight is not None
+
+    def reset(self, known: Hashes, written: Stamp) -> None:
+        """Begin with what a snapshot showed."""
+        self.known = {key: dict(fields) for key, fields in known.items()}
+        self.written = written
+        self._flight = None
+        self._retry = float("-inf")
+
+    def forget(self) -> None:
+        """Nothing is known any more: Redis may hold anything or nothing."""
+        self.reset({}, ZERO)
+
+    def write(
+        self, wanted: Hashes, events: list[dict[str, str]], lease: Lease, stamp: Stamp, now: float
+    ) -> Write | None:
+        """Return what must be written, or None when all stands there or a write is under way."""
+        if self._flight is not None or now < self._retry:
+            return None
+        ours = {key: fields for key, fields in self.known.items() if self._is_ours(key, wanted)}
+        listed: list[Change] = changes(wanted, ours)
+        if not listed and not events and stamp <= self.written:
+            return None
+        entries = [AddEvent({"stamp": str(stamp), **event}) for event in events]
+        write = Write(lease, stamp, (*entries, *listed))
+        self._flight = (write, merged(self.known, listed))
+        return write
+
+    def raise_fence(self, lease: Lease, stamp: Stamp) -> Write:
+        """Return the write that changes nothing but the fence."""
+        write = Write(lease, stamp, ())
+        self._flight = (write, self.known)
+        return write
+
+    def awaits(self, stamp: Stamp) -> bool:
+        """Tell whether this is the write that is under way; answers to earlier ones mean nothing any more."""
+        return self._flight is not None and self._flight[0].stamp == stamp
+
+    def took(self, stamp: Stamp) -> int:
+        """Redis took the write; returns how many events it held."""
+        if self._flight is None or self._flight[0].stamp != stamp:
+            return 0
+        write, self.known = self._flight
+        self._flight = None
+        self.written = max(self.written, stamp)
+        return sum(isinstance(change, AddEvent) for change in write.changes)
+
+    def failed(self, now: float, pause: float) -> None:
+        """Redis refused or did not answer; the difference is written anew after a pause."""
+        self._flight = None
+        self._retry = now + pause
+
+    def resting(self, now: float) -> bool:
+        """Whether a write is under way or must not be tried yet."""
+        return self._flight is not None or now < self._retry
+
+    def next_moment(self) -> float | None:
+        """Return when to try again."""
+        return self._retry if self._flight is None and self._retry > float("-inf") else None
+
+    def decisions(self) -> list[tuple[int, dict[str, str]]]:
+        """Return the restore decisions that Redis shows, oldest first."""
+        found = [
+            (int(key.partition(":")[2]), fields)
+            for key, fields in self.known.items()
+            if key.startswith("restore:") and key.partition(":")[2].isdigit()
+        ]
+        return sorted(found, key=lambda pair: pair[0])
+
+    def _is_ours(self, key: str, wanted: Hashes) -> bool:
+        if key in OURS or key.startswith(FAMILIES):
+            return True
+        if not key.startswith("restore:"):
+            return False
+        if key == f"restore:{wanted.get('epoch', {}).get('number')}":
+            return True  # the decision of an abandoned epoch must not be read as that of the standing one
+        return key not in {f"restore:{number}" for number, _ in self.decisions()[-KEPT_DECISIONS:]}

@@ -1,0 +1,399 @@
+"""The coordinator of one job: every decision, no doing; pure.
+
+It acts only while its lease is beyond doubt, with what Redis held when it took the lease and what nodes reported since.
+What it decides becomes true when Redis took the write; only then a beacon wakes the nodes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
+
+from checkpoint_coordinator.border import check
+from checkpoint_coordinator.desk import Desk, Options
+from checkpoint_coordinator.facts import facts
+from checkpoint_coordinator.index import Hashes, hashes, recall
+from checkpoint_coordinator.inventory import take_stock
+from checkpoint_coordinator.ledger import Ledger
+from checkpoint_coordinator.rendezvous import Rendezvous
+from checkpoint_coordinator.safekeeping import Safekeeping
+from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.words import (
+    Effect,
+    Event,
+    HostsRead,
+    LeaseAnswered,
+    LeaseRenewed,
+    Note,
+    Publish,
+    ReadHosts,
+    ReadSnapshot,
+    ReportReceived,
+    SnapshotRead,
+    StopRequested,
+    StoreFailed,
+    Written,
+)
+from checkpoint_replicator.backoff import delay
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Epoch, Job, SessionId, StoreId
+from checkpoint_replicator.machine import Ticked
+from checkpoint_replicator.messages import Beacon
+from checkpoint_replicator.records import Lease
+from checkpoint_replicator.times import Times
+
+__all__ = ["CoordinatorMachine"]
+
+LOOK_PERIOD: Final = 0.05
+"""Seconds between two looks at everything while reports keep coming."""
+FACTS_PERIOD: Final = 1.0
+"""Seconds between two writes of what people read beside the decisions."""
+HOSTS_PERIOD: Final = 5.0
+"""Seconds between two readings of the registered hosts."""
+LOOP: Final = 3
+"""So many restores of one save without a newer commit are a loop."""
+FORGET_AGE: Final = 24 * 3600.0
+"""A host that said nothing for so long is forgotten."""
+
+
+class CoordinatorMachine:
+    """Decides for one job.
+
+    Args:
+        job: which.
+        me: what the lease is to say of this process; its token is filled in by Redis.
+        times: the table of times.
+        options: what people configured.
+        new_id: makes random ids.
+        chance: a number from 0 to 1, for the spread of retries.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        me: Lease,
+        *,
+        times: Times,
+        options: Options,
+        new_id: Callable[[], str],
+        chance: Callable[[], float],
+    ) -> None:
+        self.desk = Desk(job, times, options, new_id)
+        self.me = me
+        self._rendezvous = Rendezvous(self.desk)
+        self._safekeeping = Safekeeping(self.desk, self._rendezvous)
+        self._tenure = Tenure(times)
+        self._ledger = Ledger()
+        self._times = times
+        self._chance = chance
+        self._store = StoreId("")
+        self._ready = False
+        """The snapshot of this tenure was taken up."""
+        self._raising: Stamp | None = None
+        """A fence that nodes obeyed and Redis does not know: it is raised before anything else."""
+        self._failures = 0
+        self._retry_snapshot: float | None = None
+        self._hosts_at: float | None = None
+        self._rebuilding: float | None = None
+        """Until when all waits for N reports, after Redis lost its data under a coordinator that remembers."""
+        self._now = float("-inf")
+        self._looked = float("-inf")
+        self._due = False
+        self._unwritten = False
+        self._looped = Epoch(0)
+        self._facts: Hashes = {}
+        self._facts_at = float("-inf")
+        self._beacon_at = float("-inf")
+        self._fault = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether this process holds the job's lease and has taken up what Redis knew."""
+        return self._tenure.lease is not None and self._ready
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease, while it is ours."""
+        return self._tenure.lease
+
+    @property
+    def fault(self) -> str:
+        """Why Redis did not answer last; empty when it does."""
+        return self._fault
+
+    def handle(self, event: Event, now: float) -> Sequence[Effect]:
+        """Take one event."""
+        self._now = now
+        effects: list[Effect] = []
+        match event:
+            case ReportReceived():
+                effects += self._hear(event, now)
+            case LeaseAnswered():
+                effects += self._lease_answered(event, now)
+            case LeaseRenewed():
+                effects += self._renewed(event, now)
+            case SnapshotRead():
+                self._take_up(event, now)
+            case HostsRead(hosts):
+                self.desk.registered = hosts
+                self._failures = 0
+                self._due = True
+            case Written():
+                effects += self._written(event, now)
+            case StoreFailed():
+                effects += self._failed(event, now)
+            case StopRequested():
+                return self._tenure.stop(now)
+            case Ticked():
+                self._due = True
+            case _:
+                assert_never(event)
+        effects += self._tenure.wanted(now)
+        if self._tenure.may_act(now):
+            effects += self._act(now)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when to be asked again."""
+        moments = [self._tenure.next_moment(self._now)]
+        if self._tenure.lease is not None:
+            look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
+            moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
+        # A moment that has passed without effect waits a little: the loop is never always due.
+        floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
+        return min((max(moment, floor) for moment in moments if moment is not None), default=None)
+
+    # ---- what was heard
+
+    def _hear(self, event: ReportReceived, now: float) -> list[Effect]:
+        checked = check(self.desk.job, event.sender, event.report)
+        if isinstance(checked, str):
+            return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
+        if not self.desk.hearing.take(event.sender, checked.report, now):
+            return []
+        self._due = True
+        for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
+            self.desk.note("session_superseded", node=event.sender.host, reason=text)
+        return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
+            checked.struck
+        )
+
+    # ---- the lease
+
+    def _lease_answered(self, event: LeaseAnswered, now: float) -> list[Effect]:
+        change = self._tenure.answered(event, now)
+        self._fault = ""
+        if change is not Change.TAKEN or event.lease is None:
+            return []
+        self._failures = 0
+        self._ready = False
+        self._raising = None
+        self._ledger.forget()
+        self.desk.since = now
+        self.desk.hearing.stale()
+        self._hosts_at = now
+        return [
+            Note("lease_taken", {"token": str(event.lease.token)}),
+            ReadSnapshot(event.lease.token),
+            ReadHosts(),
+        ]
+
+    def _renewed(self, event: LeaseRenewed, now: float) -> list[Effect]:
+        self._fault = ""
+        self._failures = 0
+        change = self._tenure.renewed(event)
+        if change is Change.LOST:
+            return self._lose("the lease is gone from Redis")
+        self.desk.unix = event.unix - now
+        renewal = event.renewal
+        if self._ready and self._store and renewal.store != self._store:
+            return [*self._lose("Redis lost its data"), *self._tenure.give_back(now)]
+        if self._ready and renewal.fence < self._ledger.written:
+            return [*self._lose("the fence in Redis is lower than it was"), *self._tenure.give_back(now)]
+        return []
+
+    def _lose(self, reason: str) -> list[Effect]:
+        """Nothing is decided any more before the lease is taken anew and Redis is read again."""
+        self._ready = False
+        self._ledger.forget()
+        self._due = True
+        return [Note("lease_lost", {"reason": reason})]
+
+    def _take_up(self, event: SnapshotRead, now: float) -> None:
+        """Begin a tenure with what Redis holds; where it holds nothing, with what we remember, if nobody outdid it."""
+        lease = self._tenure.lease
+        if lease is None or self._ready or event.token != lease.token:
+            return
+        desk, snapshot = self.desk, event.snapshot
+        desk.unix = event.unix - now
+        self._store = snapshot.store
+        found = recall(snapshot.hashes)
+        self._rebuilding = None
+        if found.epoch is None and desk.state.epoch is not None and self._top_obeyed(all_of_them=True) <= desk.stamp:
+            self._rebuilding = now + self._times.lost
+            desk.note("index_lost", reason="Redis lost its data; this coordinator remembers, and waits for all reports")
+        else:
+            desk.state = found
+        for text in found.unreadable[:8]:
+            desk.note("record_unreadable", reason=text)
+        desk.membership.recall(desk.state.members, desk.state.superseded)
+        if desk.state.epoch is not None:
+            for session, text in desk.state.epoch.refused.items():
+                desk.membership.refused.setdefault(SessionId(session), text)
+        desk.archive.recall(desk.state.backups, desk.state.last_backup)
+        epoch = desk.state.epoch.number if desk.state.epoch is not None else Epoch(0)
+        fence = snapshot.fence
+        desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
+        self._ledger.reset(snapshot.hashes, fence)
+        self._rendezvous.recalled(now)
+        self._ready = True
+        self._due = True
+        self._facts_at = float("-inf")
+        desk.next_stamp()  # so that the first beacon is news to every node
+
+    def _failed(self, event: StoreFailed, now: float) -> list[Effect]:
+        self._failures += 1
+        pause = delay(self._failures - 1, self._times.retry_least, self._times.retry_most, self._chance())
+        match event.request:
+            case "acquire" | "renew":
+                self._tenure.failed(now, min(pause, self._times.lease_renewed / 2))
+            case "write":
+                self._ledger.failed(now, pause)
+                self._unwritten = True
+            case "snapshot":
+                self._retry_snapshot = now + pause
+            case _:
+                pass  # the hosts are read again in a moment
+        if self._fault == event.reason:
+            return []
+        self._fault = event.reason
+        return [Note("store_failed", {"reason": event.reason, "request": event.request})]
+
+    # ---- acting
+
+    def _act(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self._ready:
+            if self._retry_snapshot is not None and now >= self._retry_snapshot:
+                self._retry_snapshot = None
+                effects += [ReadSnapshot(self._tenure.lease.token)] if self._tenure.lease is not None else []
+            return effects
+        if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
+            self._hosts_at = now
+            effects.append(ReadHosts())
+        if (self._due and now - self._looked >= LOOK_PERIOD) or now - self._looked >= self._times.beacon:
+            self._look(now)
+        effects += self._write(now)
+        if now - self._beacon_at >= self._times.beacon:
+            effects += self._beacon(now)
+        return effects
+
+    def _look(self, now: float) -> None:
+        """Look at everything and decide what follows."""
+        desk = self.desk
+        self._looked, self._due = now, False
+        top = self._top_obeyed()
+        if self._raising is None and top > desk.stamp:
+            self._raising = top
+            desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
+        if self._raising is not None or self._still_rebuilding(now):
+            return
+        desk.hearing.forget_silent(now, FORGET_AGE)
+        desk.live = desk.hearing.live(now)
+        reports = {
+            host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
+            for host in desk.live
+        }
+        desk.stock = take_stock(reports, desk.archive.listing.entries if desk.archive.listing is not None else ())
+        self._rendezvous.advance(now)
+        self._safekeeping.advance(now)
+        self._watch_restarts()
+
+    def _still_rebuilding(self, now: float) -> bool:
+        """After Redis lost its data nothing is decided before all ranks reported anew, or are lost."""
+        epoch = self.desk.state.epoch
+        if self._rebuilding is None:
+            return False
+        voices = self.desk.hearing.voices.values()
+        heard = {v.report.session.spec.rank for v in voices if v.fresh and v.report.session is not None}
+        wanted = set(range(epoch.shape.nodes)) if epoch is not None and epoch.shape is not None else set()
+        if not wanted <= heard and now < self._rebuilding:
+            return True
+        self._rebuilding = None
+        self.desk.note("index_rebuilt", reason="from memory, confirmed by reports")
+        return False
+
+    def _watch_restarts(self) -> None:
+        """Three restores of one save without a newer commit are a loop that people must look at."""
+        epoch, record = self.desk.state.epoch, self.desk.state.restore
+        if epoch is None or record is None or record.save is None or self._looped == epoch.number:
+            return
+        restores = 1 + self._rendezvous.repeats
+        for number, fields in reversed(self._ledger.decisions()):
+            if number < epoch.number:
+                if fields.get("save") != str(record.save):
+                    break
+                restores += 1
+        if restores >= LOOP:
+            self._looped = epoch.number
+            reason = f"save {record.save} was restored {restores} times without a newer commit"
+            self.desk.note("restart_loop", save=str(record.save), reason=reason)
+
+    def _top_obeyed(self, *, all_of_them: bool = False) -> Stamp:
+        voices = self.desk.hearing.voices.values()
+        return max((voice.report.obeyed for voice in voices if voice.fresh or all_of_them), default=ZERO)
+
+    def _write(self, now: float) -> list[Effect]:
+        lease, desk = self._tenure.lease, self.desk
+        if lease is None or self._ledger.resting(now):
+            return []
+        self._unwritten = False
+        if self._raising is not None:
+            return [self._ledger.raise_fence(lease, self._raising)]
+        if self._rebuilding is not None:
+            return []
+        if now - self._facts_at >= FACTS_PERIOD:
+            self._facts_at = now
+            self._facts = facts(desk, now)
+        write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
+        return [write] if write is not None else []
+
+    def _written(self, event: Written, now: float) -> list[Effect]:
+        if not self._ledger.awaits(event.stamp):
+            return []
+        self._unwritten = True
+        if event.seen is not None:
+            return self._refused(event, now)
+        self._failures = 0
+        news = event.stamp > self._ledger.written
+        count = self._ledger.took(event.stamp)
+        effects: list[Effect] = [
+            Note(entry["event"], {key: text for key, text in entry.items() if key != "event"})
+            for entry in self.desk.events[:count]
+        ]
+        del self.desk.events[:count]
+        if self._raising is not None and event.stamp >= self._raising:
+            # Ours is below what nodes obeyed: take the lease with a token above it.
+            self._raising = None
+            return [*effects, *self._lose("nodes obeyed a higher stamp"), *self._tenure.give_back(now)]
+        if news and self._tenure.may_act(now):
+            effects += self._beacon(now)
+        return effects
+
+    def _refused(self, event: Written, now: float) -> list[Effect]:
+        """Redis saw a higher stamp, or the lease is not ours: a renewal tells which."""
+        lease, seen = self._tenure.lease, event.seen
+        self._ledger.failed(now, self._times.retry_least)
+        if lease is None or seen is None:
+            return []
+        note = Note("write_refused", {"stamp": str(event.stamp), "seen": str(seen)})
+        if seen > event.stamp and self._raising is not None:
+            self._raising = None
+            return [note, *self._lose("the fence is above what nodes obeyed"), *self._tenure.give_back(now)]
+        return [note, *self._lose("a write was refused"), *self._tenure.give_back(now)]
+
+    def _beacon(self, now: float) -> list[Effect]:
+        lease = self._tenure.lease
+        if lease is None:
+            return []
+        self._beacon_at = now
+        taken = self.desk.hearing.taken()
+        return [Publish(Beacon(stamp=self._ledger.written, token=lease.token, store=self._store, taken=taken))]

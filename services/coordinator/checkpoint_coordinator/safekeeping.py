@@ -1,0 +1,363 @@
+"""While an epoch runs: commits, protection, the keep list and every host's orders; pure."""
+
+from typing import Final
+
+import msgspec
+
+from checkpoint_coordinator.archive import Phase, Situation, interval_of
+from checkpoint_coordinator.commit import Crew, SaveState, SaveVerdict, judge, protection
+from checkpoint_coordinator.desk import Desk
+from checkpoint_coordinator.index import SaveRecord
+from checkpoint_coordinator.inventory import Found, Line
+from checkpoint_coordinator.rendezvous import Rendezvous
+from checkpoint_coordinator.replication import missing_copies, peers_of
+from checkpoint_coordinator.restore import whole
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Address, Host
+from checkpoint_replicator.keep import View, given_up, keep_list, says_the_same
+from checkpoint_replicator.records import BackupOrder, KeepList, Orders, Outcome, Peer, ReplicateOrder
+from checkpoint_replicator.save import Save, ShardKey, Tag
+from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.shape import Shape
+
+__all__ = ["Safekeeping"]
+
+MOST_SAVES: Final = 64
+"""So many saves are shown; older ones that nobody holds any more are forgotten."""
+FINAL: Final = frozenset({SaveState.COMMITTED, SaveState.ABANDONED})
+
+
+class Safekeeping:
+    """The saves of one job."""
+
+    def __init__(self, desk: Desk, rendezvous: Rendezvous) -> None:
+        self._desk = desk
+        self._rendezvous = rendezvous
+        self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+
+    def advance(self, now: float) -> None:
+        """Judge every save, go on with backups, write keep list and orders."""
+        desk = self._desk
+        crew = desk.crew()
+        if crew is not None:
+            self._judge(crew, now)
+            self._watch_restored(crew, now)
+        self._back_up(crew, now)
+        if crew is not None:
+            self._keep(crew, now)
+        self._order(crew, now)
+        self._forget()
+
+    def committed(self) -> Save | None:
+        """Return the newest committed save; after a release the restored one until a save of the epoch commits."""
+        own = self._own_committed()
+        if own is not None:
+            return own
+        record = self._desk.state.restore
+        if record is not None and record.outcome is Outcome.RESTORE and self._desk.running:
+            return record.save
+        return None
+
+    # ---- commits
+
+    def _own_committed(self) -> Save | None:
+        epoch = self._desk.state.epoch
+        if epoch is None:
+            return None
+        saves = self._desk.state.saves.items()
+        own = (s for s, record in saves if s.epoch == epoch.number and record.state is SaveState.COMMITTED)
+        return max(own, default=None)
+
+    def _reported(self) -> set[Save]:
+        """Return the saves of the running epoch that anybody reports."""
+        desk, epoch = self._desk, self._desk.state.epoch
+        if epoch is None:
+            return set()
+        found = {line.save for line in desk.stock.lines if line.save.epoch == epoch.number}
+        for voice in desk.hearing.voices.values():
+            found.update(one.save for one in voice.report.saving if one.save.epoch == epoch.number)
+            found.update(
+                one.save
+                for one in voice.report.faults
+                if one.save is not None and one.save.epoch == epoch.number and one.kind in {"mutated", "skipped"}
+            )
+        return found
+
+    def _judge(self, crew: Crew, now: float) -> None:
+        desk = self._desk
+        saves = desk.state.saves
+        for save in sorted(self._reported()):
+            record = saves.get(save)
+            found = desk.stock.lines.get(Line(save, crew.shape))
+            verdict = judge(save, found, crew, faults=self._faults(save))
+            if record is not None and record.state in FINAL:
+                if record.state is SaveState.COMMITTED:
+                    self._show_protection(record, found, crew, now)
+                continue
+            self._take(save, verdict, crew, now)
+        self._give_up(now)
+
+    def _take(self, save: Save, verdict: SaveVerdict, crew: Crew, now: float) -> None:
+        desk = self._desk
+        before, since = self._moved.get(save, (None, now))
+        if before != verdict:
+            since = now
+        self._moved[save] = (verdict, since)
+        state = verdict.state
+        if state in {SaveState.SAVING, SaveState.REPLICATING} and now - since >= desk.times.stuck:
+            state = SaveState.INCOMPLETE
+        record = desk.state.saves.get(save)
+        if record is None or record.state is not state:
+            desk.note(f"save_{state}", save=str(save), reason=verdict.reason)
+        wall = round(desk.wall(now), 3)
+        same = record is not None and record.state is state
+        desk.state.saves[save] = SaveRecord(
+            save=save,
+            shape=crew.shape,
+            state=state,
+            shards=verdict.shards,
+            copies=verdict.copies_min,
+            unprotected=verdict.unprotected,
+            reason=verdict.reason,
+            since=record.since if same and record is not None else wall,
+            seen=record.seen if record is not None else wall,
+        )
+
+    def _faults(self, save: Save) -> list[tuple[Host, str, str]]:
+        return [
+            (host, fault.kind, fault.reason)
+            for host, voice in sorted(self._desk.hearing.voices.items())
+            for fault in voice.report.faults
+            if fault.save == save
+        ]
+
+    def _give_up(self, now: float) -> None:
+        """What fell behind a committed save or lies between the oldest and the newest in flight never commits."""
+        desk = self._desk
+        newest = self._own_committed()
+        behind = {save for save in self._flying(above=None) if newest is not None and save < newest}
+        between = given_up(self._flying(above=newest), (), self._needed())
+        for save in behind | between:
+            record = desk.state.saves[save]
+            why = f"save {newest} was committed first" if save in behind else "newer saves came"
+            reason = f"{why}; {record.reason}" if record.reason else why
+            desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, round(desk.wall(now), 3))
+            self._moved.pop(save, None)
+            desk.note("save_abandoned", save=str(save), reason=reason)
+
+    def _flying(self, above: Save | None) -> set[Save]:
+        epoch = self._desk.state.epoch
+        return {
+            save
+            for save, record in self._desk.state.saves.items()
+            if epoch is not None
+            and save.epoch == epoch.number
+            and record.state not in FINAL
+            and (above is None or save > above)
+        }
+
+    def _show_protection(self, record: SaveRecord, found: Found | None, crew: Crew, now: float) -> None:
+        copies = protection(found, record.shards, crew.live) if found is not None else 0
+        if copies == record.copies and record.unprotected == (copies == 0):
+            return
+        if (copies == 0) != record.unprotected:
+            name = "save_unprotected" if copies == 0 else "save_protected"
+            self._desk.note(name, save=str(record.save), copies=str(copies))
+        self._desk.state.saves[record.save] = _protected(record, copies, round(self._desk.wall(now), 3))
+
+    def _watch_restored(self, crew: Crew, now: float) -> None:
+        """Show how well the restored save is protected until a save of this epoch commits."""
+        desk, choice = self._desk, self._rendezvous.choice()
+        if choice is None or choice.line is None or self._own_committed() is not None:
+            return
+        found = desk.stock.lines.get(choice.line)
+        shards = {key: tag.address for key, tag in choice.tags.items()}
+        record = desk.state.saves.get(choice.line.save)
+        if record is None or record.state is not SaveState.COMMITTED:
+            wall = round(desk.wall(now), 3)
+            record = SaveRecord(
+                save=choice.line.save,
+                shape=choice.line.shape,
+                state=SaveState.COMMITTED,
+                shards=shards,
+                reason="restored",
+                since=wall,
+                seen=record.seen if record is not None else wall,
+            )
+            desk.state.saves[choice.line.save] = record
+        self._show_protection(record, found, crew, now)
+
+    # ---- backups
+
+    def _back_up(self, crew: Crew | None, now: float) -> None:
+        desk = self._desk
+        save = self.committed() if crew is not None else None
+        tags, shape = self._content(save)
+        situation = Situation(
+            now=now,
+            unix=desk.wall(now) if desk.unix is not None else None,
+            stamp=desk.stamp,
+            uploaders=desk.uploaders(now),
+            results=desk.results(),
+            committed=save if tags else None,
+            shape=shape,
+            tags=tags,
+            holders={tag.address: self._holders(tag.address) for tag in tags},
+            interval=interval_of(tuple(desk.specs().values())),
+            requested={save for voice in desk.hearing.voices.values() for save in voice.report.backup_requested},
+        )
+        desk.archive.advance(situation)
+        for note in desk.archive.notes:
+            desk.note(note["event"], **{key: text for key, text in note.items() if key != "event"})
+        desk.archive.notes.clear()
+        desk.state.backups = dict(desk.archive.records)
+        desk.state.last_backup = desk.archive.last
+
+    def _content(self, save: Save | None) -> tuple[tuple[Tag, ...], Shape | None]:
+        """Return the shards of a save that stand whole on live hosts, and its shape."""
+        if save is None:
+            return (), None
+        for found in self._desk.stock.of(save):
+            if not found.missing() and found.line.shape.framework:
+                return tuple(whole(found).values()), found.line.shape
+        return (), None
+
+    def _holders(self, address: Address) -> frozenset[Host]:
+        return frozenset(copy.host for copy in self._desk.stock.holders.get(address, ()))
+
+    # ---- the keep list
+
+    def _needed(self) -> frozenset[Save]:
+        """Return the saves under backup or restore."""
+        desk = self._desk
+        needed = {record.save for record in desk.archive.records.values() if record.state not in _CLOSED}
+        if desk.archive.save is not None:
+            needed.add(desk.archive.save)
+        record = desk.state.restore
+        if record is not None and record.save is not None and not self._all_published():
+            needed.add(record.save)
+        return frozenset(needed)
+
+    def _all_published(self) -> bool:
+        voices = [self._desk.voice(member) for member in self._desk.members]
+        return all(
+            voice is not None
+            and voice.report.session is not None
+            and voice.report.session.state is not SessionState.OPEN
+            for voice in voices
+        )
+
+    def _keep(self, crew: Crew, now: float) -> None:
+        desk = self._desk
+        gaps = [f"rank {member.rank}" for member in crew.members if not self._complete(member.rank)]
+        if desk.hearing.common_fault([member.host for member in crew.members], now):
+            gaps.append("more than a third of the hosts fell silent together")
+        committed = self.committed()
+        held = {line.save for line in desk.stock.lines}
+        epoch = desk.state.epoch
+        given = {
+            save
+            for save, record in desk.state.saves.items()
+            if record.state is SaveState.ABANDONED and epoch is not None and save.epoch == epoch.number
+        }
+        view = View(
+            gaps=gaps,
+            committed=committed,
+            in_flight=self._flying(above=committed),
+            held=held | self._reported(),
+            needed=self._needed(),
+            abandoned=given,
+        )
+        keep = keep_list(view, desk.stamp)
+        if keep is None or says_the_same(keep, desk.state.keep):
+            return
+        stamp = desk.next_stamp()
+        desk.state.keep = KeepList(stamp=stamp, upto=keep.upto, keep=keep.keep, drop=keep.drop)
+        desk.note("keep_list_written", upto=str(keep.upto or ""), drop=" ".join(map(str, keep.drop)))
+
+    def _complete(self, rank: int) -> bool:
+        member = next((one for one in self._desk.members if one.rank == rank), None)
+        voice = self._desk.voice(member) if member is not None else None
+        return voice is not None and voice.report.complete
+
+    # ---- orders
+
+    def _order(self, crew: Crew | None, now: float) -> None:
+        desk = self._desk
+        peers = desk.peers()
+        backup = desk.archive.orders()
+        replicate = self._replicate(crew, peers, now)
+        wanted: dict[Host, Orders] = {}
+        for host in sorted(desk.live):
+            wanted[host] = self._orders_of(host, crew, peers, backup.get(host, ()), replicate.get(host, ()))
+        for host, orders in wanted.items():
+            before = desk.state.orders.get(host)
+            if before is not None and _same(before, orders):
+                wanted[host] = before
+        if wanted != desk.state.orders:
+            stamp = desk.next_stamp()
+            desk.state.orders = {
+                host: orders if orders is desk.state.orders.get(host) else _stamped(orders, stamp)
+                for host, orders in wanted.items()
+            }
+
+    def _orders_of(
+        self,
+        host: Host,
+        crew: Crew | None,
+        peers: dict[Host, Peer | None],
+        backup: tuple[BackupOrder, ...],
+        replicate: tuple[ReplicateOrder, ...],
+    ) -> Orders:
+        chosen: tuple[Peer, ...] = ()
+        if crew is not None:
+            for member in crew.members:
+                if member.host == host:
+                    chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
+        return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
+
+    def _replicate(
+        self, crew: Crew | None, peers: dict[Host, Peer | None], now: float
+    ) -> dict[Host, tuple[ReplicateOrder, ...]]:
+        """Make the newest committed save's copies complete again; not while a fault of the network looks like loss."""
+        desk = self._desk
+        save = self.committed()
+        if crew is None or save is None or desk.hearing.common_fault([m.host for m in crew.members], now):
+            return {}
+        tags: dict[ShardKey, Tag]
+        choice = self._rendezvous.choice()
+        if self._own_committed() is None and choice is not None and choice.line is not None:
+            found, tags = desk.stock.lines.get(choice.line), dict(choice.tags)
+        else:
+            found = desk.stock.lines.get(Line(save, crew.shape))
+            tags = whole(found) if found is not None else {}
+        return missing_copies(found, tags, crew, desk.stock, peers) if found is not None else {}
+
+    def _forget(self) -> None:
+        """Old saves that nobody holds any more leave the index."""
+        desk = self._desk
+        held = {line.save for line in desk.stock.lines} | self._reported() | self._needed()
+        committed = self.committed()
+        for save in sorted(desk.state.saves)[:-MOST_SAVES]:
+            if save not in held and save != committed:
+                del desk.state.saves[save]
+                self._moved.pop(save, None)
+
+
+_CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED})
+
+
+def _same(one: Orders, other: Orders) -> bool:
+    return (one.peers, one.replicate, one.backup) == (other.peers, other.replicate, other.backup)
+
+
+def _stamped(orders: Orders, stamp: Stamp) -> Orders:
+    return Orders(stamp=stamp, peers=orders.peers, replicate=orders.replicate, backup=orders.backup)
+
+
+def _replaced(record: SaveRecord, state: SaveState, reason: str, wall: float) -> SaveRecord:
+    return msgspec.structs.replace(record, state=state, reason=reason, since=wall)
+
+
+def _protected(record: SaveRecord, copies: int, wall: float) -> SaveRecord:
+    return msgspec.structs.replace(record, copies=copies, unprotected=copies == 0, since=wall)

@@ -1,0 +1,156 @@
+"""What the coordinator's machine hears (events, past tense) and what it wants done (effects, imperative)."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Host
+from checkpoint_replicator.machine import Ticked
+from checkpoint_replicator.messages import Beacon, NodeReport, Party
+from checkpoint_replicator.records import HostRecord, Lease
+from checkpoint_replicator.store import Change, Renewal, Snapshot
+
+__all__ = [
+    "AcquireLease",
+    "Effect",
+    "Event",
+    "HostsRead",
+    "LeaseAnswered",
+    "LeaseRenewed",
+    "Note",
+    "Publish",
+    "ReadHosts",
+    "ReadSnapshot",
+    "ReleaseLease",
+    "RenewLease",
+    "ReportReceived",
+    "SnapshotRead",
+    "StopRequested",
+    "StoreFailed",
+    "Write",
+    "Written",
+]
+
+
+class ReportReceived(msgspec.Struct, frozen=True):
+    """A watcher said how its node stands."""
+
+    sender: Party
+    report: NodeReport
+
+
+class LeaseAnswered(msgspec.Struct, frozen=True):
+    """Redis gave the lease, or somebody else has it (None). `began` is when we asked."""
+
+    began: float
+    lease: Lease | None
+
+
+class LeaseRenewed(msgspec.Struct, frozen=True):
+    """Redis answered a renewal. `began` is when we asked, `unix` is Redis TIME."""
+
+    began: float
+    renewal: Renewal
+    unix: float
+
+
+class SnapshotRead(msgspec.Struct, frozen=True):
+    """All that Redis knew of the job when it was asked under this token; `unix` is Redis TIME."""
+
+    token: int
+    snapshot: Snapshot
+    unix: float
+
+
+class HostsRead(msgspec.Struct, frozen=True):
+    """Which hosts are registered."""
+
+    hosts: Mapping[Host, HostRecord]
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Redis took the write (`seen` is None), or refused it and told the stamp that it saw."""
+
+    stamp: Stamp
+    seen: Stamp | None
+
+
+class StoreFailed(msgspec.Struct, frozen=True):
+    """Redis did not answer; whether it did what was asked is not known.
+
+    `request` is acquire, renew, snapshot, hosts or write.
+    """
+
+    request: str
+    reason: str
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """The process is to end."""
+
+
+Event = (
+    ReportReceived
+    | LeaseAnswered
+    | LeaseRenewed
+    | SnapshotRead
+    | HostsRead
+    | Written
+    | StoreFailed
+    | StopRequested
+    | Ticked
+)
+
+
+class AcquireLease(msgspec.Struct, frozen=True):
+    """Try to take the lease; answer LeaseAnswered or StoreFailed(acquire)."""
+
+    began: float
+
+
+class RenewLease(msgspec.Struct, frozen=True):
+    """Prolong the lease; answer LeaseRenewed or StoreFailed(renew)."""
+
+    began: float
+    lease: Lease
+
+
+class ReleaseLease(msgspec.Struct, frozen=True):
+    """Give the lease back; no answer is waited for."""
+
+    lease: Lease
+
+
+class ReadSnapshot(msgspec.Struct, frozen=True):
+    """Answer SnapshotRead with this token, or StoreFailed(snapshot)."""
+
+    token: int
+
+
+class ReadHosts(msgspec.Struct, frozen=True):
+    """Answer HostsRead or StoreFailed(hosts)."""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Write all changes under lease and stamp; answer Written or StoreFailed(write)."""
+
+    lease: Lease
+    stamp: Stamp
+    changes: tuple[Change, ...]
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Send the beacon to all nodes of the job."""
+
+    beacon: Beacon
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Log an event with its fields."""
+
+    event: str
+    fields: Mapping[str, str]
+
+
+Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | Publish | Note

@@ -1,0 +1,121 @@
+"""Wires the uploader: one PULL for the watcher's orders and the transfer's Want, one PUSH to each of them."""
+
+import asyncio
+from typing import Final
+
+from checkpoint_replicator.blobs import BlobStore
+from checkpoint_replicator.blobs.location import open_root
+from checkpoint_replicator.bus import Received
+from checkpoint_replicator.driver import drive
+from checkpoint_replicator.errors import ReplicatorError, UnreachableError
+from checkpoint_replicator.messages import Party, Service, UploaderOrders, Want
+from checkpoint_replicator.process import Runtime, end_hard_after
+from checkpoint_replicator.ramdisk import Ramdisk
+from checkpoint_replicator.records import Peer
+from checkpoint_uploader.archive import Archive
+from checkpoint_uploader.config import UploaderConfig
+from checkpoint_uploader.desk import OrderDesk
+from checkpoint_uploader.holder import Bounds, Holder
+from checkpoint_uploader.machine import Limits, Uploader
+from checkpoint_uploader.metrics import UploaderMetrics
+from checkpoint_uploader.shards import RamdiskShards
+from checkpoint_uploader.window import Patience, ReadWindow
+
+__all__ = ["run", "serve"]
+
+_PROBE: Final = 5.0
+"""Seconds between two looks whether the store answers, until it first did."""
+_LAST_WORDS: Final = 1.0
+"""Seconds for the last log lines when a hanging call ends the process."""
+
+
+async def run(config: UploaderConfig, runtime: Runtime) -> None:
+    """Serve one node until it is asked to stop."""
+    await serve(config, runtime, open_root(config.backup) if config.backup else None)
+
+
+async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | None) -> None:
+    """Serve with this store; it never waits for the store or for the other services to be there."""
+    times = config.times
+    metrics = UploaderMetrics(runtime.metrics)
+    limits = Limits(
+        heavy=config.uploads,
+        retry_least=times.retry_least,
+        retry_most=times.retry_most,
+        silent=times.store_silent,
+        report=times.orders,
+    )
+    archive = None
+    if store is not None:
+        archive = Archive(store, RamdiskShards(Ramdisk(config.ramdisk, config.ramdisk_size)), config.calls)
+    me = Party(host=config.host, service=Service.UPLOADER, incarnation=runtime.incarnation)
+    here = Peer(host=config.host, incarnation=runtime.incarnation, control=config.endpoint("uploader"), leaves=())
+    watcher = (Party(host=config.host, service=Service.WATCHER), runtime.bus.push(config.endpoint("watcher")))
+    transfer = runtime.bus.push(config.endpoint("transfer"))
+    desk = OrderDesk(archive, limits, me=me, watcher=watcher, log=runtime.log, metrics=metrics)
+    window = ReadWindow(
+        store,
+        config.reads,
+        me=me,
+        here=here,
+        transfer=transfer,
+        patience=Patience(times.store_silent, times.acknowledged),
+        log=runtime.log,
+        metrics=metrics,
+    )
+
+    async def take(received: Received) -> None:
+        match received.envelope.message:
+            case UploaderOrders() as orders:
+                await desk.take(received, orders)
+            case Want() as want:
+                await window.take(received, want)
+            case other:
+                runtime.log.warning("message_unexpected", kind=type(other).__name__)
+
+    await runtime.bus.pull(here.control, take)
+    machine = Uploader(None if store is None else store.root, limits)
+    holder = Holder(Bounds(reads=config.reads))
+    background = [
+        asyncio.create_task(desk.look(), name="look at orders"),
+        asyncio.create_task(window.look(), name="look at reads"),
+        asyncio.create_task(_say_ready(store, runtime), name="readiness"),
+    ]
+    work = [
+        asyncio.create_task(drive(machine, desk.inbox, desk.perform, runtime.stopping), name="orders"),
+        asyncio.create_task(drive(holder, window.inbox, window.perform, runtime.stopping), name="reads"),
+    ]
+    try:
+        await _until_one_ends_badly(work, background)
+    except UnreachableError:
+        end_hard_after(_LAST_WORDS)  # the hanging thread would keep the process
+        raise
+    finally:
+        for task in (*background, *work):
+            task.cancel()
+        await asyncio.gather(*background, *work, return_exceptions=True)
+    await asyncio.gather(desk.close(), window.close())
+
+
+async def _until_one_ends_badly(work: list[asyncio.Task[None]], background: list[asyncio.Task[None]]) -> None:
+    """Return when all work ended; raise what the first failing task raised."""
+    left = set(work)
+    while left:
+        done, _ = await asyncio.wait((*left, *background), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
+        left -= done
+        background = [task for task in background if task not in done]
+
+
+async def _say_ready(store: BlobStore | None, runtime: Runtime) -> None:
+    """Be ready once the store answered; without a store at once."""
+    while store is not None:
+        try:
+            await asyncio.to_thread(store.stat, "probe")
+        except ReplicatorError as error:
+            runtime.set_ready(f"backup store: {error}")
+            await asyncio.sleep(_PROBE)
+        else:
+            break
+    runtime.set_ready(None)

@@ -1,0 +1,360 @@
+"""Perform the machine's effects on the ramdisk. Blocking; `service.py` decides in which thread.
+
+Everything but `hash` and `verify` is called by one thread, so it happens in the order in which it was decided.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from checkpoint_replicator.errors import (
+    BusyError,
+    CorruptError,
+    NoRoomError,
+    ProtocolError,
+    RefusedError,
+    UnsupportedError,
+)
+from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
+from checkpoint_replicator.ids import Address, Job, SessionId
+from checkpoint_replicator.messages import Held
+from checkpoint_replicator.ramdisk import Claim as Place
+from checkpoint_replicator.ramdisk import FenceRecord as Fences
+from checkpoint_replicator.ramdisk import Ramdisk, ShardName, parse_name
+from checkpoint_replicator.save import Save
+from checkpoint_replicator.tree import Tree
+from checkpoint_watcher.effects import (
+    AppendErrors,
+    ClaimSave,
+    CleanUp,
+    DropClaim,
+    DropSaves,
+    Effect,
+    HashClaim,
+    MarkCommitted,
+    NameShard,
+    PublishMarkers,
+    PublishStatus,
+    Quarantine,
+    RemoveYaml,
+    TakeInventory,
+    VerifyShard,
+    WriteFailed,
+    WriteFence,
+    WritePrerestore,
+    WriteSession,
+)
+from checkpoint_watcher.entry import YAML, Kind, classify
+from checkpoint_watcher.events import (
+    ClaimHashed,
+    CleanedUp,
+    Event,
+    FailedWritten,
+    FenceWritten,
+    HashFailed,
+    InventoryTaken,
+    MarkersPublished,
+    NamingFailed,
+    SaveClaimed,
+    SaveGone,
+    SavesDropped,
+    SessionWritten,
+    ShardNamed,
+    ShardQuarantined,
+    ShardVerified,
+    Started,
+    YamlRemoved,
+)
+from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
+
+__all__ = ["Disk"]
+
+MAX_ERRORS: Final = 64 * 1024
+"""Size of `replicator.errors` in bytes from which on nothing more is appended: nobody reads it."""
+BACKUP_WISH: Final = b"_BACKUP_REQUESTED"
+"""An empty file in a step's directory by which a trainer asks for a backup of it."""
+
+
+class Disk:
+    """One ramdisk, from the watcher's side.
+
+    Args:
+        ramdisk: which one.
+        threads: that hash one shard together.
+    """
+
+    def __init__(self, ramdisk: Ramdisk, threads: int = 4) -> None:
+        self.ramdisk = ramdisk
+        self._threads = threads
+        self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
+        self._trees: dict[str, Tree] = {}
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Let hashing in other threads end early."""
+        self._stop.set()
+
+    def start(self) -> Started:
+        """Make good what a crash left and read what there is.
+
+        Raises:
+            ProtocolError: `session.json` or `fence.json` does not parse; a person must look at it.
+        """
+        self.ramdisk.recover()
+        self.ramdisk.sweep()
+        session = self._session.read()
+        fences = self.ramdisk.fences.read() or Fences()
+        return Started(
+            session=session,
+            fences={
+                Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
+                for job, fence in fences.jobs.items()
+            },
+            held=self._held(),
+            claims=self._claims(session),
+        )
+
+    def perform(self, effect: Effect) -> Event | None:
+        """Do it; returns its answer.
+
+        Raises:
+            TransientError: for now it cannot be done, mostly for want of room; nothing was changed.
+        """
+        match effect:
+            case ClaimSave():
+                return self._claim(effect)
+            case NameShard():
+                return self._name(effect)
+            case DropClaim(claim):
+                self._forget(claim)
+            case TakeInventory(recover):
+                if recover:
+                    self.ramdisk.recover()
+                return InventoryTaken(self._held())
+            case MarkCommitted(job, save):
+                self.ramdisk.commit(job, [save])
+            case DropSaves():
+                return self._drop(effect)
+            case Quarantine(address):
+                return self._quarantine(address)
+            case CleanUp():
+                self._clean_up()
+                return CleanedUp()
+            case WriteSession(record):
+                self._session.write(record)
+                return SessionWritten(record)
+            case RemoveYaml():
+                return self._remove_yaml(effect)
+            case WritePrerestore(step, backup):
+                self.ramdisk.write_public("replicator.prerestore", _prerestore(step, backup))
+            case WriteFailed(session, text):
+                self.ramdisk.write_public("replicator.failed", text + "\n")
+                return FailedWritten(session)
+            case AppendErrors(line):
+                self._append(line)
+            case PublishMarkers(session, markers):
+                return MarkersPublished(session, self._publish(session, markers))
+            case WriteFence(job, record):
+                self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
+                return FenceWritten(job, record)
+            case PublishStatus(text):
+                self.ramdisk.write_status(text)
+            case HashClaim():
+                return self.hash(effect)
+            case VerifyShard():
+                return self.verify(effect)
+            case _:
+                raise TypeError(type(effect).__name__)
+        return None
+
+    def sweep(self) -> None:
+        """Free the room of what was removed; may take long."""
+        self.ramdisk.sweep()
+
+    # ---- beside the others
+
+    def hash(self, effect: HashClaim) -> Event | None:
+        """Make a claim's tree; None: stopped."""
+        claim = effect.claim
+        try:
+            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self._stop))
+        except FileNotFoundError as error:
+            return SaveGone(claim, str(error))
+        except CorruptError as error:
+            return HashFailed(claim, "mutated", str(error))
+        except (UnsupportedError, ProtocolError) as error:
+            return HashFailed(claim, "unsupported", str(error))
+        except BusyError:
+            return None
+        self._trees[claim.name] = tree
+        wanted = any(file.path == BACKUP_WISH for file in tree.files)
+        return ClaimHashed(claim, tree.address, tree.size, wanted)
+
+    def verify(self, effect: VerifyShard) -> Event | None:
+        """Compare a named shard with its tree; None: stopped."""
+        address, stamp = effect.address, effect.stamp
+        try:
+            with self.ramdisk.open_shard(address) as shard:
+                path = self.ramdisk.layout.data(address)
+                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self._stop))
+        except (FileNotFoundError, CorruptError, ProtocolError) as error:
+            return ShardVerified(address, stamp, str(error))
+        except BusyError as error:
+            return None if self._stop.is_set() else ShardVerified(address, stamp, str(error))
+        return ShardVerified(address, stamp, "" if difference.is_none else f"{address:.13}: {difference}")
+
+    # ---- claims
+
+    def _place(self, claim: Claim) -> Place:
+        name = ShardName(claim.job, claim.save.step, claim.key)
+        return Place(claim.save.epoch, name, self.ramdisk.layout.claim(claim.save.epoch, name))
+
+    def _note(self, claim: Claim) -> Path:
+        """Beside a claim stands what it is, since the name does not say the shape."""
+        path = self._place(claim).path
+        return path.with_name(f"{path.name}.json")
+
+    def _claim(self, effect: ClaimSave) -> Event:
+        claim, source = effect.claim, self.ramdisk.root / effect.name
+        place = self._place(claim)
+        if os.path.lexists(place.path):
+            return SaveGone(claim, "an earlier save of this name is still being hashed")
+        try:
+            if source.lstat().st_ino != effect.inode:
+                return SaveGone(claim, "another one took its name")
+            note = self._note(claim)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            self.ramdisk.document(note, Claim).write(claim)
+            self.ramdisk.claim(source, place.epoch, place.name)
+        except FileNotFoundError:
+            self._note(claim).unlink(missing_ok=True)
+            return SaveGone(claim, f"{effect.name} is not there any more")
+        return SaveClaimed(claim, _size(place.path))
+
+    def _claims(self, session: SessionRecord | None) -> tuple[Claim, ...]:
+        """What an earlier life took and did not name yet."""
+        lineage = session.lineage if session is not None else None
+        claims = []
+        for place in self.ramdisk.claims():
+            note = place.path.with_name(f"{place.path.name}.json")
+            claim: Claim | None = None
+            with suppress(ProtocolError):
+                claim = self.ramdisk.document(note, Claim).read()
+            if claim is None and lineage is not None and place.name.job == lineage.spec.job:
+                save = Save(place.epoch, place.name.step)
+                claim = Claim(place.name.job, save, lineage.spec.shape, place.name.key)
+            if claim is not None and self._place(claim) == place:
+                claims.append(claim)
+        return tuple(claims)
+
+    def _name(self, effect: NameShard) -> Event:
+        claim, tag = effect.claim, effect.tag
+        place = self._place(claim)
+        try:
+            tree = self._trees.get(claim.name) or hash_shard(place.path, self._threads)
+            self.ramdisk.name_shard(place.path, tree, [tag], own=True)
+        except (NoRoomError, BusyError) as error:
+            return NamingFailed(claim, tag, str(error))
+        except FileNotFoundError as error:
+            return SaveGone(claim, str(error))
+        except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
+            return HashFailed(claim, "refused", str(error))
+        self._trees.pop(claim.name, None)
+        self._note(claim).unlink(missing_ok=True)
+        return ShardNamed(claim, tag)
+
+    def _forget(self, claim: Claim) -> None:
+        self._trees.pop(claim.name, None)
+        with suppress(FileNotFoundError):
+            self.ramdisk.discard(self._place(claim))
+        self._note(claim).unlink(missing_ok=True)
+
+    # ---- shards
+
+    def _held(self) -> tuple[Held, ...]:
+        return tuple(
+            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own)
+            for sidecar in self.ramdisk.sidecars()
+            if self.ramdisk.standing(sidecar)
+        )
+
+    def _drop(self, effect: DropSaves) -> Event:
+        dropped, busy = [], []
+        for tag in effect.tags:
+            try:
+                self.ramdisk.drop(tag)
+                dropped.append(tag)
+            except BusyError:
+                busy.append(tag)
+        return SavesDropped(tuple(dropped), tuple(busy))
+
+    def _quarantine(self, address: Address) -> Event:
+        try:
+            self.ramdisk.condemn(address)
+        except BusyError as error:
+            return ShardQuarantined(address, str(error))
+        return ShardQuarantined(address)
+
+    # ---- the contract
+
+    def _clean_up(self) -> None:
+        left = []
+        with os.scandir(self.ramdisk.root) as entries:
+            for entry in entries:
+                link = entry.is_symlink()
+                directory = not link and entry.is_dir(follow_symlinks=False)
+                if classify(entry.name, directory=directory, link=link) is Kind.LEFTOVER:
+                    left.append(Path(entry.path))
+        self.ramdisk.clear(left)
+        self.ramdisk.handouts.discard()
+
+    def _remove_yaml(self, effect: RemoveYaml) -> Event:
+        path, wanted = self.ramdisk.root / YAML, effect.identity
+        try:
+            facts = path.lstat()
+            if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                path.unlink()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return YamlRemoved(effect.session, f"{path} cannot be removed: {error.strerror}")
+        return YamlRemoved(effect.session)
+
+    def _append(self, line: str) -> None:
+        path = self.ramdisk.root / "replicator.errors"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # what cannot be told here stands in the report and in the log
+            file = os.open(path, flags, 0o644)
+            try:
+                if os.fstat(file).st_size < MAX_ERRORS:
+                    os.write(file, (" ".join(line.split()) + "\n").encode())
+            finally:
+                os.close(file)
+
+    def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> bool:
+        """Publish what is missing: a marker that the trainer renamed already still leads to its hand-out."""
+        linked = True
+        taken = {str(entry.readlink()) for entry in self.ramdisk.root.iterdir() if entry.is_symlink()}
+        for marker in markers:
+            name = parse_name(marker.name, ".restore")
+            if name is None:
+                raise ProtocolError(f"{marker.name[:80]!r} is no name of a marker")
+            if marker.address is None:
+                self.ramdisk.handouts.publish_none(name)
+            elif not any(f"{session}/{marker.address}" in target for target in taken):
+                linked &= self.ramdisk.publish(session, name, marker.address)
+        return linked
+
+
+def _prerestore(step: int | None, backup: str | None) -> str:
+    if step is None:
+        return "{}\n"
+    return f"restore-step: {step}\n" + (f"restore-backup: {backup}\n" if backup is not None else "")
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.lstat().st_size
+    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
