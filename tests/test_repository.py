@@ -39,6 +39,7 @@ SHELLS = (
     "checkpoint_*.inotify",
     "checkpoint_*.line",
     "checkpoint_*.service",
+    "checkpoint_coordinator.office",
     "checkpoint_uploader.desk",
     "checkpoint_uploader.window",
 )

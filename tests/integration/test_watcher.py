@@ -1,5 +1,6 @@
 """The real watcher process with real Redis and ZeroMQ; the test plays trainer and coordinator."""
 
+import asyncio
 import os
 import pickle
 import signal
@@ -309,20 +310,13 @@ async def test_law_3_kill_9_at_any_moment_loses_no_save(watcher: WatcherProcess,
         contents = {step: os.urandom(1000 * step) for step in range(1, 5)}
         for step, content in contents.items():
             save(watcher.root, step, content)
-            await _pause(delay)
+            await asyncio.sleep(delay)  # the moment of the crash
             watcher.kill()
             watcher.start(wait=False)
         await conductor.hears(lambda report: steps(conductor) == [1, 2, 3, 4] and report.complete)
         for held in conductor.report.held:
             assert (watcher.root / f"{held.tag.address}.data").read_bytes() == contents[held.tag.save.step]
         assert not list((watcher.root / ".replicator" / "claims").rglob("*.save"))
-
-
-async def _pause(seconds: float) -> None:
-    """Choose the moment of a crash."""
-    import asyncio
-
-    await asyncio.sleep(seconds)
 
 
 async def test_without_redis_a_yaml_is_consumed_late_and_fails_with_its_address(tmp_path: Path) -> None:

@@ -183,15 +183,9 @@ class Reporter:
         return ServiceHealth(service=service, incarnation=sibling.incarnation, alive=alive, reason=reason)
 
     def _faults(self, job: Job, *, mine: bool) -> tuple[Fault, ...]:
-        """The node's own, and the saves that the transfer found rewritten while it read them for peers."""
-        tags = {tag.address: tag for tag in self.node.held if tag.job == job}
-        faults = [fault for fault in self.node.faults.values() if mine or fault.address in tags]
-        for copy in self.transfer_said.copies if self.transfer_said is not None else ():
-            tag = tags.get(copy.address)
-            if copy.state is CopyState.MUTATED and tag is not None:
-                reason = copy.reason or "the file was rewritten after it was hashed"
-                faults.append(Fault(kind="mutated", reason=reason, save=tag.save, key=tag.key, address=tag.address))
-        return tuple(dict.fromkeys(faults))
+        """Of the session's job all, of others those of shards that stand here."""
+        addresses = {tag.address for tag in self.node.held if tag.job == job}
+        return tuple(fault for fault in self.node.faults.values() if mine or fault.address in addresses)
 
     # ---- the node's own services
 

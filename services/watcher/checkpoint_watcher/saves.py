@@ -205,6 +205,7 @@ class Saves:
         """Forget what is gone; what has a reader is tried again."""
         for tag in event.dropped:
             self.node.let_go(tag)
+            self.node.faults.pop(("mutated", tag.save, tag.key), None)
         self._dropping.difference_update(event.dropped, event.busy)
         if event.busy:
             self._drop_again = now + self.node.times.scan
