@@ -39,8 +39,8 @@ SHELLS = (
     "checkpoint_*.inotify",
     "checkpoint_*.line",
     "checkpoint_*.service",
+    "checkpoint_coordinator.office",
     "checkpoint_uploader.desk",
-    "checkpoint_uploader.shards",
     "checkpoint_uploader.window",
 )
 """Modules that may wait, look at the clock, throw dice, log, or talk to the outside. All others are pure."""
@@ -52,7 +52,6 @@ TESTED_ELSEWHERE = {
 AWAITED = (
     "checkpoint_coordinator.*",
     "checkpoint_transfer.*",
-    "checkpoint_uploader.*",
     "checkpoint_watcher.*",
     "checkpoint_replicator.cli.demo",
 )

@@ -1,5 +1,6 @@
 """A shard's files on disk, reached below one directory descriptor and never through a link."""
 
+import errno
 import os
 import stat
 import threading
@@ -17,6 +18,8 @@ __all__ = ["Content", "Found"]
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block the opener
+_CHANGED: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}
+"""What opening a file of a tree answers when something else, or nothing, stands in its place."""
 _PARENTS: Final = 16
 """Directory descriptors kept open; neighbours in a tree mostly share their directory."""
 _NAMED: Final = 5
@@ -80,6 +83,7 @@ class Content:
 
         Raises:
             CorruptError: there is no regular file at the path (any more).
+            OSError: it may not be opened, or this process has too many files open.
         """
         fd = self.take(path, flags)
         try:
@@ -92,6 +96,8 @@ class Content:
         try:
             fd = self._take(path, flags | _PLAIN)
         except OSError as error:
+            if error.errno not in _CHANGED:
+                raise
             raise CorruptError(f"{self.path}: cannot open {path!r}: {error.strerror}", kind="mutated") from error
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):

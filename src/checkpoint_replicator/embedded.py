@@ -197,13 +197,14 @@ class EmbeddedRedis:
 
 
 def _answers(port: int, pid: int) -> bool:
-    """Tell whether a server answers there, and that it is ours and not another one on the same port."""
+    """Tell whether a server serves there, has read its data, and is ours and not another one on the same port."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.sendall(b"INFO server\r\n")
-            return f"process_id:{pid}\r\n".encode() in probe.recv(1 << 16)
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe, probe.makefile("rb") as source:
+            probe.sendall(b"INFO\r\nQUIT\r\n")
+            lines = {line.strip() for line in source}
     except OSError:
         return False
+    return f"process_id:{pid}".encode() in lines and b"loading:0" in lines
 
 
 @click.command()

@@ -19,7 +19,7 @@ from checkpoint_replicator import leaf
 from checkpoint_replicator.buffer import new_buffer
 from checkpoint_replicator.content import Content, Found
 from checkpoint_replicator.errors import BusyError, CorruptError, UnsupportedError
-from checkpoint_replicator.tree import MAX_TREE, ROOT, Directory, File, Tree
+from checkpoint_replicator.tree import MAX_ENTRIES, MAX_TREE, ROOT, Directory, File, Tree
 
 __all__ = ["Difference", "Watch", "check_leaves", "fingerprint", "hash_shard", "read_leaf", "verify_shard"]
 
@@ -87,9 +87,12 @@ def hash_shard(path: Path, threads: int = 4, watch: Watch | None = None) -> Tree
         CorruptError: it was truncated, grew, or changed in another way meanwhile (kind `mutated`).
         UnsupportedError: it holds links, sockets or devices; or it is too large or too deep for a tree.
         BusyError: it was stopped.
+        OSError: nothing stands there, or a part of it may not be read.
     """
     with Content(path) as content:
         before = content.survey()
+        if len(before) > MAX_ENTRIES:
+            raise UnsupportedError(f"{path}: has {len(before)} entries, expected at most {MAX_ENTRIES}")
         files = [found for found in before if not found.is_directory]
         digests = {found.path: bytearray(leaf.count(found.size) * leaf.DIGEST_SIZE) for found in files}
 

@@ -1,10 +1,12 @@
 """One metrics registry a process, and the HTTP thread that serves `/metrics`, `/healthz` and `/readyz`."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import TCPServer
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -62,6 +64,17 @@ class Health:
         return f"the event loop has not moved for {silent:.0f} s" if silent > self._loop_silent else None
 
 
+class _Server(HTTPServer):
+    def server_bind(self) -> None:
+        """Bind without asking DNS for the machine's full name, which can take long and is of no use here."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
 class HealthServer:
     """Serves a registry and a Health over HTTP from a thread of its own.
 
@@ -70,7 +83,8 @@ class HealthServer:
     """
 
     def __init__(self, registry: CollectorRegistry, health: Health, address: tuple[str, int]) -> None:
-        self._server = HTTPServer(address, _handler(registry, health))
+        server = _IPv6Server if ":" in address[0] else _Server
+        self._server = server(address, _handler(registry, health))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
         self._thread.start()
 
@@ -78,7 +92,7 @@ class HealthServer:
     def url(self) -> str:
         """Where it listens, with the port that was chosen."""
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def close(self) -> None:
         """Stop serving and free the port."""

@@ -24,13 +24,15 @@ from checkpoint_replicator import leaf
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address
 
-__all__ = ["MAX_DEPTH", "MAX_PATH", "MAX_SIZE", "MAX_TREE", "ROOT", "Directory", "File", "Leaf", "Tree"]
+__all__ = ["MAX_DEPTH", "MAX_ENTRIES", "MAX_PATH", "MAX_SIZE", "MAX_TREE", "ROOT", "Directory", "File", "Leaf", "Tree"]
 
 HEADER: Final = f"ckpt-tree 1 blake3 {leaf.LEAF_SIZE}\n".encode()
 ROOT: Final = b"."
 """The path of the one entry of a shard that is a single file."""
 MAX_TREE: Final = 256 << 20
 """Largest text in bytes: enough for 4 TiB."""
+MAX_ENTRIES: Final = 1 << 20
+"""Most files and directories; each costs memory beyond its line."""
 MAX_SIZE: Final = 1 << 50
 """Largest shard in bytes."""
 MAX_DEPTH: Final = 64
@@ -92,6 +94,8 @@ class Tree:
             raise ProtocolError(f"tree begins with {text[: len(HEADER)]!r}, expected {HEADER!r}")
         if not text.endswith(b"\n"):
             raise ProtocolError("tree ends in the middle of a line")
+        if (count := text.count(b"\n") - 1) > MAX_ENTRIES:
+            raise ProtocolError(f"tree has {count} entries, expected at most {MAX_ENTRIES}")
         tree = cls.__new__(cls)
         tree.entries = tuple(_parse_line(number, line) for number, line in enumerate(_lines(text), start=2))
         _check(tree.entries)

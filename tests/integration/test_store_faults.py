@@ -319,3 +319,19 @@ async def _until_more(url: str, before: int) -> None:
     async with asyncio.timeout(BOUND):
         while int(await _calls(url)) <= before:  # what another process does has no event
             await asyncio.sleep(0.002)
+
+
+async def test_s113_a_cancelled_question_ends_its_task(redis_url: str) -> None:
+    store = RedisManifestStore(redis_url, hold=True)
+
+    async def ask() -> None:
+        while True:
+            await store.time()
+
+    for number in range(40):
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0.01 + number * 0.0003)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=5)
+        assert done
+    await store.close()

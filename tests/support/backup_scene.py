@@ -20,6 +20,7 @@ from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.hashing import hash_shard
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.messages import BackupResult
+from checkpoint_replicator.ramdisk.shard import pread
 from checkpoint_replicator.records import BackupOrder
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
@@ -42,10 +43,8 @@ class FolderShard:
         self.tree = tree
         self._content = content
 
-    def read(self, number: int) -> bytes:
-        leaf = self.tree.leaf(number)
-        with self._content.open(leaf.path) as file:
-            return os.pread(file, leaf.size, leaf.offset)
+    def pread_leaf(self, number: int, buffer: bytearray | memoryview) -> int:
+        return pread(self._content, self.tree, number, buffer)
 
 
 class FolderShards:
@@ -60,7 +59,7 @@ class FolderShards:
         return tree
 
     @contextmanager
-    def open(self, address: Address) -> Iterator[FolderShard]:
+    def open_shard(self, address: Address) -> Iterator[FolderShard]:
         if address not in self.paths:
             raise FileNotFoundError(f"{address} is not on this ramdisk")
         path, tree = self.paths[address]

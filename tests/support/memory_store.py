@@ -116,7 +116,8 @@ class StoreModel:
         self._reach()
         if self._hashes.get(host_key(host), {}).get("incarnation") == incarnation:
             del self._hashes[host_key(host)]
-            self._sets.get(HOSTS, set()).discard(host)
+            listed = self._sets.get(HOSTS, set()) - {host}
+            self.put(HOSTS, listed) if listed else self._drop(HOSTS)
 
     def hosts(self) -> Mapping[Host, HostRecord]:
         self._reach()

@@ -173,6 +173,8 @@ class WatcherShell:
                     self.scan()
             else:
                 self.feed(Ticked())
+                later = self.machine.next_deadline()
+                assert later is None or later > self.now, "a machine that is always due starves its inbox"
         self.feed(Ticked())
 
     def release(self, *kinds: type) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 from contextlib import suppress
@@ -65,6 +66,26 @@ def test_a_link_in_a_save_is_unsupported_by_name(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("x")
     with pytest.raises(UnsupportedError, match="latest"):
         hash_shard(tmp_path)
+
+
+def test_a_save_with_too_many_entries_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkpoint_replicator.hashing.MAX_ENTRIES", 4)
+    with pytest.raises(UnsupportedError, match="5 entries"):
+        hash_shard(shard(tmp_path))
+
+
+def test_a_file_that_may_not_be_opened_is_not_called_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = shard(tmp_path)
+    real = os.open
+
+    def refuse(path: str | bytes | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == b"big":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Too many"):
+        hash_shard(root)
 
 
 class Meddler:

@@ -76,3 +76,13 @@ def test_the_port_is_free_after_closing(health: Health) -> None:
     first.close()
     assert port is not None
     HealthServer(registry, health, ("127.0.0.1", port)).close()
+
+
+def test_an_ipv6_address_is_served_where_there_is_one(health: Health) -> None:
+    try:
+        server = HealthServer(new_registry("a", "h"), health, ("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert server.url.startswith("http://[::1]:")
+    assert get(server, "/healthz")[0] == 200
+    server.close()

@@ -154,6 +154,13 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_read(monkeypatch: pytes
         Tree.parse(HEADER + F + b"a\n")
 
 
+def test_too_many_entries_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkpoint_replicator.tree.MAX_ENTRIES", 2)
+    assert len(Tree.parse(HEADER + b"d a\nd b\n").entries) == 2
+    with pytest.raises(ProtocolError, match="3 entries"):
+        Tree.parse(HEADER + b"d a\nd b\nd c\n")
+
+
 def test_many_files_that_are_too_large_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("checkpoint_replicator.tree.MAX_SIZE", 15)
     with pytest.raises(ProtocolError, match="at most 15 in all"):

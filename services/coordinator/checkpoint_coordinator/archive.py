@@ -278,6 +278,11 @@ class Archive:
         whole = [entry for entry in listing.entries if entry.whole and entry.tags]
         if not whole:
             return
+        for entry in whole:
+            record = self.records.get(entry.name)
+            if record is not None and record.state is Phase.ABANDONED:
+                at = time_of(entry.name) or 0.0
+                self._put(msgspec.structs.replace(record, state=Phase.COMPLETE, verified_at=at, reason=""))
         newest = max(whole, key=lambda entry: entry.name)
         if self.last is None or newest.name > self.last.name:
             at = time_of(newest.name) or 0.0

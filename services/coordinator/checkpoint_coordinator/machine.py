@@ -105,6 +105,11 @@ class CoordinatorMachine:
         self._fault = ""
 
     @property
+    def times(self) -> Times:
+        """The table of times."""
+        return self._times
+
+    @property
     def active(self) -> bool:
         """Whether this process holds the job's lease and has taken up what Redis knew."""
         return self._tenure.lease is not None and self._ready

@@ -269,8 +269,11 @@ class Safekeeping:
             abandoned=given,
         )
         keep = keep_list(view, desk.stamp)
-        if keep is None or says_the_same(keep, desk.state.keep):
+        before = desk.state.keep
+        if keep is None:
             return
+        if before is not None and before.stamp.token == desk.stamp.token and says_the_same(keep, before):
+            return  # under a new lease it is said anew: nodes delete on the present coordinator's word alone
         stamp = desk.next_stamp()
         desk.state.keep = KeepList(stamp=stamp, upto=keep.upto, keep=keep.keep, drop=keep.drop)
         desk.note("keep_list_written", upto=str(keep.upto or ""), drop=" ".join(map(str, keep.drop)))

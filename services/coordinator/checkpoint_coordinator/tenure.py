@@ -12,7 +12,7 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["Change", "Tenure"]
 
-POLL = 1.0
+POLL = 0.5
 """Seconds between two tries of a stand-by."""
 
 

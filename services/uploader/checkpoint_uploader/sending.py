@@ -26,15 +26,19 @@ class OpenShard(Protocol):
         """What it is."""
         ...
 
-    def read(self, number: int) -> bytes:
-        """Return the bytes of a leaf as they are now."""
+    def pread_leaf(self, number: int, buffer: bytearray | memoryview) -> int:
+        """Read a leaf as it is now into the buffer's beginning and return its size.
+
+        Raises:
+            CorruptError: the file is gone or shorter than in the tree.
+        """
         ...
 
 
 class Shards(Protocol):
     """The ramdisk as the uploader sees it."""
 
-    def open(self, address: Address) -> AbstractContextManager[OpenShard]:
+    def open_shard(self, address: Address) -> AbstractContextManager[OpenShard]:
         """Open a shard.
 
         Raises:
@@ -65,7 +69,7 @@ def send_shard(folder: BackupFolder, shards: Shards, address: Address, threads: 
         CorruptError: its bytes are not those of the tree (any more); such a file is not stored.
         RefusedError: another object stands under a name.
     """
-    with shards.open(address) as shard:
+    with shards.open_shard(address) as shard:
         tree = shard.tree
         if tree.address != address:
             raise CorruptError(f"expected the tree of {address}, found that of {tree.address}")
@@ -84,12 +88,14 @@ def send_shard(folder: BackupFolder, shards: Shards, address: Address, threads: 
 def _send_file(folder: BackupFolder, name: str, file: File, shard: OpenShard) -> Blob:
     """Read twice: once for the sum, which the store wants first, once to send."""
     total = Crc32c()
+    # One buffer for all leaves: fresh memory for each costs more than reading and hashing it.
+    buffer = memoryview(bytearray(min(leaf.LEAF_SIZE, file.size)))
     numbers = shard.tree.leaves_of(file.path)
     for number in numbers:
-        total.update(shard.read(number))
+        total.update(bytes(buffer[: shard.pread_leaf(number, buffer)]))
         folder.progress.moved()
     blob = Blob(folder.prefix + name, file.size, total.text)
-    with io.BufferedReader(_Leaves(folder, name, shard, numbers), leaf.LEAF_SIZE) as source:
+    with io.BufferedReader(_Leaves(folder, name, shard, numbers, buffer), leaf.LEAF_SIZE) as source:
         folder.store.put_new(blob.name, source, blob.size, blob.crc32c)
     return blob
 
@@ -97,11 +103,11 @@ def _send_file(folder: BackupFolder, name: str, file: File, shard: OpenShard) ->
 class _Leaves(io.RawIOBase):
     """A file's bytes, leaf by leaf, none of which differs from the tree."""
 
-    def __init__(self, folder: BackupFolder, name: str, shard: OpenShard, numbers: range) -> None:
+    def __init__(self, folder: BackupFolder, name: str, shard: OpenShard, numbers: range, buffer: memoryview) -> None:
         super().__init__()
         self._progress = folder.progress
         self._name = name
-        self._pieces = self._checked(shard, numbers)
+        self._pieces = self._checked(shard, numbers, buffer)
         self._piece = memoryview(b"")
 
     def readable(self) -> bool:
@@ -110,17 +116,17 @@ class _Leaves(io.RawIOBase):
     def readinto(self, buffer: "bytearray | memoryview", /) -> int:  # type: ignore[override]
         """Fill the buffer with what is left of the leaf at hand."""
         if not self._piece:
-            self._piece = memoryview(next(self._pieces, b""))
+            self._piece = next(self._pieces, memoryview(b""))
         size = min(len(buffer), len(self._piece))
         buffer[:size] = self._piece[:size]
         self._piece = self._piece[size:]
         return size
 
-    def _checked(self, shard: OpenShard, numbers: range) -> Iterator[bytes]:
+    def _checked(self, shard: OpenShard, numbers: range, buffer: memoryview) -> Iterator[memoryview]:
         for number in numbers:
             expected = shard.tree.leaf(number)
-            data = shard.read(number)
-            if len(data) != expected.size or leaf.digest(data) != expected.digest:
+            data = buffer[: shard.pread_leaf(number, buffer)]
+            if leaf.digest(data) != expected.digest:
                 raise CorruptError(
                     f"{self._name}: leaf at {expected.offset} has other bytes than when it was hashed", kind="mutated"
                 )

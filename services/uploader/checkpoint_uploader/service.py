@@ -18,7 +18,6 @@ from checkpoint_uploader.desk import OrderDesk
 from checkpoint_uploader.holder import Bounds, Holder
 from checkpoint_uploader.machine import Limits, Uploader
 from checkpoint_uploader.metrics import UploaderMetrics
-from checkpoint_uploader.shards import RamdiskShards
 from checkpoint_uploader.window import Patience, ReadWindow
 
 __all__ = ["run", "serve"]
@@ -47,7 +46,7 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
     )
     archive = None
     if store is not None:
-        archive = Archive(store, RamdiskShards(Ramdisk(config.ramdisk, config.ramdisk_size)), config.calls)
+        archive = Archive(store, Ramdisk(config.ramdisk, config.ramdisk_size), config.calls)
     me = Party(host=config.host, service=Service.UPLOADER, incarnation=runtime.incarnation)
     here = Peer(host=config.host, incarnation=runtime.incarnation, control=config.endpoint("uploader"), leaves=())
     watcher = (Party(host=config.host, service=Service.WATCHER), runtime.bus.push(config.endpoint("watcher")))

@@ -27,9 +27,9 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
-from checkpoint_replicator.ids import Host, Incarnation, Job
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import CopyState, Fault
 from checkpoint_replicator.session import SessionState
@@ -72,6 +72,8 @@ from checkpoint_watcher.session import SessionKeeper
 
 __all__ = ["WatcherMachine"]
 
+MUTATED: Final = "mutated"
+
 
 class WatcherMachine:
     """One node's watcher; see the module's text.
@@ -102,7 +104,6 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
-        self._mutated: set[str] = set()
         self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -241,17 +242,21 @@ class WatcherMachine:
             self.node.emit(TakeInventory())
         self.restorer.told(event.report.fetches)
         for fault in set(event.report.corrupt) - self._corrupt:
-            if fault.address is not None:
+            if fault.address is not None and fault.kind == MUTATED:
+                self._mutate(fault.address, fault.reason)
+            elif fault.address is not None:
                 self.restorer.suspect(fault.address, fault.reason)
         self._corrupt = set(event.report.corrupt)
         for copy in event.report.copies:
-            if copy.state is CopyState.MUTATED and copy.address not in self._mutated:
-                self._mutated.add(copy.address)
-                self._complain_mutated(copy.address, copy.reason)
+            if copy.state is CopyState.MUTATED:
+                self._mutate(copy.address, copy.reason)
 
-    def _complain_mutated(self, address: str, reason: str) -> None:
+    def _mutate(self, address: Address, reason: str) -> None:
+        """An own save was rewritten after it was hashed: it never commits, and goes when a keep list gives it up."""
         for tag in self.node.owned.values():
-            if tag.address == address:
+            if tag.address != address or (MUTATED, tag.save, tag.key) in self.node.faults:
+                continue
+            if self.node.blame(Fault(kind=MUTATED, reason=reason, save=tag.save, key=tag.key, address=address)):
                 self.node.announce("save_mutated", step=tag.save.step, rank=tag.key.rank, reason=reason)
                 self.node.complain(
                     f"step {tag.save.step} was changed after it was saved and is not replicated: {reason}"
@@ -328,10 +333,16 @@ class WatcherMachine:
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
 
     def _complete(self) -> bool:
-        """Whether every finished save that was found is hashed and named."""
+        """Whether every finished save that was found is hashed and named.
+
+        In a running session what is found later is news and no gap: it stands in `saving`, and does not take the word
+        back that what there was before is all told.
+        """
         snapshot = self.node.snapshot
         if snapshot is None or not snapshot.watching or self.keeper.taking is not None:
             return False
+        if self.running and self.reporter.complete:
+            return True
         return self.saves.settled and not snapshot.settling
 
     def _overdue(self, authority: Authority) -> str:

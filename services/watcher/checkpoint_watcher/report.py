@@ -34,7 +34,6 @@ MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
 NOBODY: Final = Incarnation("")
 NEVER: Final = float("inf")
-RESERVE_INODES: Final = 1024
 HELD_A_GAP: Final = 500
 """Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
 
@@ -183,15 +182,9 @@ class Reporter:
         return ServiceHealth(service=service, incarnation=sibling.incarnation, alive=alive, reason=reason)
 
     def _faults(self, job: Job, *, mine: bool) -> tuple[Fault, ...]:
-        """The node's own, and the saves that the transfer found rewritten while it read them for peers."""
-        tags = {tag.address: tag for tag in self.node.held if tag.job == job}
-        faults = [fault for fault in self.node.faults.values() if mine or fault.address in tags]
-        for copy in self.transfer_said.copies if self.transfer_said is not None else ():
-            tag = tags.get(copy.address)
-            if copy.state is CopyState.MUTATED and tag is not None:
-                reason = copy.reason or "the file was rewritten after it was hashed"
-                faults.append(Fault(kind="mutated", reason=reason, save=tag.save, key=tag.key, address=tag.address))
-        return tuple(dict.fromkeys(faults))
+        """Of the session's job all, of others those of shards that stand here."""
+        addresses = {tag.address for tag in self.node.held if tag.job == job}
+        return tuple(fault for fault in self.node.faults.values() if mine or fault.address in addresses)
 
     # ---- the node's own services
 
@@ -213,7 +206,7 @@ class Reporter:
             offers=tuple(offers[:MAX_OFFERS]),
             fetches=self.restorer.fetches(),
             reserve=self.saves.reserve,
-            reserve_inodes=RESERVE_INODES if self.saves.reserve else 0,
+            reserve_inodes=self.saves.reserve_inodes,
         )
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:

@@ -208,6 +208,9 @@ class SessionKeeper:
 
     def advance(self, now: float, *, claims_done: bool) -> None:
         """Take the next step that is due."""
+        if self._blank is not None and now >= self._blank[1] + self.node.times.empty_yaml and self.node.snapshot:
+            self.look(self.node.snapshot, now)
+            self._blank = None
         taking = self.taking
         if taking is not None:
             if taking.stage is Stage.CLAIMING and claims_done and self.safe:

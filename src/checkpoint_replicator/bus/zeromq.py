@@ -14,7 +14,7 @@ Not thread-safe: everything runs in the event loop that made it.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,10 @@ SEND_QUEUE: Final = 256
 RECEIVE_QUEUE: Final = 32
 """Messages that a socket holds per peer before the peer sees back-pressure."""
 PUBLISH_QUEUE: Final = 1000
+MAX_SOCKETS: Final = 8192
+"""Sockets of a process; a peer takes two for each channel, one of them its monitor."""
+REPORTED_EVERY: Final = 1.0
+"""Seconds between two log lines about messages that do not parse; each is counted."""
 PATH_LIMIT: Final = 107
 GONE_MS: Final = 20_000
 """A connection whose bytes stay unacknowledged this long is closed (`TCP_USER_TIMEOUT`)."""
@@ -81,9 +85,11 @@ class ZeroMQBus:
         self._log: Log = log or structlog.get_logger()
         self._linger_ms = round(linger * 1000)
         self._context = zmq.asyncio.Context()
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._blocking: zmq.Context[_Socket] = zmq.Context.shadow(self._context)
         self._sockets: dict[_Socket, _Parts] = {}
         self._numbers = count()
+        self._quiet_until = 0.0
         registry = registry or CollectorRegistry()
         self._rejected = Counter(
             "checkpoint_replicator_bus_rejected_total", "Messages that did not parse", registry=registry
@@ -185,7 +191,7 @@ class ZeroMQBus:
         self._sockets[socket] = _Parts(monitor)
         self._spawn(socket, self._watch(monitor, endpoint, watch), f"monitor {endpoint}")
 
-    def _spawn(self, socket: _Socket, work: "asyncio._CoroutineLike[None]", name: str) -> None:
+    def _spawn(self, socket: _Socket, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._sockets[socket].tasks.append(task)
@@ -228,10 +234,16 @@ class ZeroMQBus:
                 envelope, body = decode([frame.buffer for frame in frames[skip:]])
             except ProtocolError as error:
                 self._rejected.inc()
-                self._log.warning("message_rejected", endpoint=_last(socket), reason=str(error))
+                self._report_rejected(_last(socket), str(error))
                 continue
             del frames
             await receiver(Received(envelope, body))
+
+    def _report_rejected(self, endpoint: str, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until:
+            self._quiet_until = now + REPORTED_EVERY
+            self._log.warning("message_rejected", endpoint=endpoint, reason=reason)
 
     async def _watch(self, monitor: zmq.asyncio.Socket, endpoint: str, changed: Callable[[bool], None] | None) -> None:
         while True:

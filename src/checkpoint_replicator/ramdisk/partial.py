@@ -22,7 +22,7 @@ from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk.files import Files, no_room
 from checkpoint_replicator.ramdisk.shard import pread, read_tree
-from checkpoint_replicator.tree import ROOT, Tree
+from checkpoint_replicator.tree import ROOT, File, Tree
 
 __all__ = ["Partial"]
 
@@ -81,7 +81,7 @@ class Partial:
             content.close()
             return None
         partial = cls(folder, tree, content, bitmap)
-        if content.is_directory != tree.is_directory:
+        if not _is_laid_out(content, tree):
             partial.close()
             return None
         partial._resume(threads)
@@ -123,7 +123,8 @@ class Partial:
 
         Raises:
             CorruptError: the bytes are not those of this leaf; nothing was written.
-            ProtocolError: there is no such leaf.
+            ProtocolError: there is no such leaf; or somebody removed files of the partial: `create` it anew.
+            NoRoomError: the ramdisk is full, where nothing could be allocated before.
         """
         wanted = self.tree.leaf(number)
         if self.has(number):
@@ -133,12 +134,15 @@ class Partial:
                 f"{self.folder.name:.13}: leaf {number} came with {len(data)} bytes of another digest, "
                 f"expected {wanted.size} with {wanted.digest.hex():.12}"
             )
-        view = memoryview(data)
-        with no_room(self.data), self._content.open(wanted.path, os.O_WRONLY) as fd:
-            offset = wanted.offset
-            while view:
-                done = os.pwrite(fd, view, offset)
-                view, offset = view[done:], offset + done
+        try:
+            fd = self._content.take(wanted.path, os.O_WRONLY)
+        except CorruptError as error:  # not the sender's fault
+            raise ProtocolError(f"{self.folder}: the partial was damaged: {error}") from error
+        try:
+            with no_room(self.data):
+                _write(fd, memoryview(data), wanted.offset)
+        finally:
+            os.close(fd)
         self._note(number)
 
     def pread_leaf(self, number: int, buffer: bytearray | memoryview) -> int:
@@ -206,6 +210,22 @@ class Partial:
                 self._bits[number >> 3] |= 1 << (number & 7)
                 os.pwrite(self._bitmap, self._bits[number >> 3 : (number >> 3) + 1], number >> 3)
                 self._have += 1
+
+
+def _write(fd: int, view: memoryview, offset: int) -> None:
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def _is_laid_out(content: Content, tree: Tree) -> bool:
+    """Tell whether every directory and file is there at its full size, and nothing else."""
+    try:
+        found = content.survey()
+    except (CorruptError, UnsupportedError):
+        return False
+    wanted = [(entry.path, entry.size if isinstance(entry, File) else None) for entry in tree.entries]
+    return [(entry.path, None if entry.is_directory else entry.size) for entry in found] == wanted
 
 
 def _bytes(tree: Tree) -> int:

@@ -113,9 +113,10 @@ class Register:
                 self._write_sidecar(sidecar)
             if standing is None and source is not None and source != data:
                 self._files.rename(source, data)
-            inventory = inventory.with_new(*new, *moved)
+            now = inventory.with_new(*new, *moved)
             for sidecar in (*new, *moved):
-                self._show(sidecar.tag.name, inventory)
+                self._show(sidecar.tag.name, now)
+            self._discard_replaced(inventory, now)
             if standing is not None and source is not None and source != data:
                 self._trash(source)
         return new
@@ -203,6 +204,14 @@ class Register:
                     f"the one with {tag.address:.13} is not taken"
                 )
 
+    def _discard_replaced(self, before: Inventory, now: Inventory) -> None:
+        """Discard bytes that did not stand any more and whose last name went to others."""
+        named = {sidecar.tag.address for sidecar in now.sidecars}
+        gone = {sidecar.tag.address for sidecar in before.sidecars} - named
+        for address in sorted(gone if not now.unreadable else ()):
+            with suppress(BusyError), alone(self._layout.tree(address)):
+                self._discard(address)
+
     def _write_tree(self, tree: Tree) -> None:
         path, text = self._layout.tree(tree.address), tree.encode()
         with suppress(OSError):
@@ -230,10 +239,7 @@ class Register:
         meta = self._layout.meta(name)
         addresses = [sidecar.tag.address for sidecar in inventory.named(name)]
         shown = next((address for address in addresses if os.path.lexists(self._layout.data(address))), None)
-        try:
-            now: str | None = meta.read_text(errors="replace").strip()
-        except OSError:
-            now = None
+        now = _text(meta)
         if shown is not None and now != shown:
             self._replace(meta, shown.encode())
         elif shown is None and now in {*addresses, *gone}:
@@ -251,6 +257,9 @@ class Register:
 
     def _discard(self, address: Address) -> None:
         """Move the bytes of an address that nobody names any more into the trash; the tree goes last."""
+        for meta in sorted(self._layout.root.glob("*.meta")):
+            if _text(meta) == address:  # its sidecar was overwritten by a naming that did not end
+                self._files.unlink(meta)
         for handout in sorted(self._layout.handouts.glob(f"*/{address}.data")):
             self._trash(handout)
         for path in (self._layout.data(address), self._layout.tree(address)):
@@ -269,6 +278,13 @@ class Register:
 
     def _trash(self, path: Path) -> None:
         self._files.rename(path, self._layout.trash / f"{new_id()}-{path.name}"[:255])
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def _check_tags(tags: Iterable[Tag], tree: Tree) -> None:

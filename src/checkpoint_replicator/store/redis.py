@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -281,7 +281,8 @@ class RedisManifestStore:
         self._busy += 1
         try:
             async with asyncio.timeout(self._deadline):
-                return await self._retry.call_with_retry(lambda: self._once(commands), self._reconnect)
+                with _cancellable():
+                    return await self._retry.call_with_retry(lambda: self._once(commands), self._reconnect)
         except TimeoutError as error:
             raise UnreachableError(f"{self.address}: no answer within {self._deadline:g} s") from error
         except ResponseError as error:
@@ -325,6 +326,16 @@ class RedisManifestStore:
         if ears is not None:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 await ears.aclose()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise a cancellation that got lost inside: redis-py uses `asyncio.wait_for`, which loses some in Python 3.11."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    yield
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 READS: Final = {"hash": "HGETALL", "zset": "ZRANGE"}

@@ -222,14 +222,17 @@ def test_a_damaged_partial_is_begun_anew(tmp_path: Path, ramdisk: Ramdisk, name:
         assert verify_shard(partial.data, tree).is_none
 
 
-def test_a_file_that_vanished_under_a_partial_is_an_error_of_that_leaf(tmp_path: Path, ramdisk: Ramdisk) -> None:
+def test_a_file_that_vanished_under_a_partial_is_no_fault_of_the_sender(tmp_path: Path, ramdisk: Ramdisk) -> None:
     source = fill_folder(tmp_path / "x")
     tree = hash_shard(source)
     with ramdisk.partial(tree) as partial:
         (partial.data / "a").unlink()
-        with pytest.raises(CorruptError, match="cannot open"):
+        with pytest.raises(ProtocolError, match="the partial was damaged"):
             partial.put(0, leaves_of(source, tree)[0])
         assert partial.have == 0
+    assert ramdisk.open_partial(tree.address) is None
+    with ramdisk.partial(tree) as partial:
+        partial.put(0, leaves_of(source, tree)[0])
 
 
 def test_a_crash_while_a_partial_is_made_leaves_one_that_is_begun_anew(tmp_path: Path) -> None:

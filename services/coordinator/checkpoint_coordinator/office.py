@@ -1,0 +1,183 @@
+"""One job's machine at work: its inbox, and the doing of its effects against Redis and the bus."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from checkpoint_coordinator.gauges import Gauges
+from checkpoint_coordinator.machine import CoordinatorMachine
+from checkpoint_coordinator.words import (
+    AcquireLease,
+    Effect,
+    Event,
+    HostsRead,
+    LeaseAnswered,
+    LeaseRenewed,
+    Note,
+    Publish,
+    ReadSnapshot,
+    ReleaseLease,
+    RenewLease,
+    ReportReceived,
+    SnapshotRead,
+    StopRequested,
+    StoreFailed,
+    Write,
+    Written,
+)
+from checkpoint_replicator.bus import Publisher
+from checkpoint_replicator.driver import drive
+from checkpoint_replicator.errors import ProtocolError, UnreachableError
+from checkpoint_replicator.ids import Job
+from checkpoint_replicator.logs import Log
+from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
+from checkpoint_replicator.store import ManifestStore
+
+__all__ = ["Office"]
+
+INBOX: Final = 4096
+"""Events that wait at most; a report that finds no room is dropped, the next one says the same."""
+GIVE_BACK: Final = 1.0
+"""Seconds that an ending process takes for giving its lease back."""
+ALARMS: Final = frozenset(
+    {"restart_loop", "lease_lost", "store_failed", "report_refused", "backup_failed", "index_lost"}
+)
+
+Request = Callable[[], Awaitable[Event | None]]
+
+
+class Office:
+    """Runs one machine.
+
+    Args:
+        job: whose.
+        machine: decides.
+        store: Redis.
+        publisher: wakes nodes.
+        me: the sender of beacons.
+        log: for what happens.
+        gauges: for what is measured.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        machine: CoordinatorMachine,
+        *,
+        store: ManifestStore,
+        publisher: Publisher,
+        me: Party,
+        log: Log,
+        gauges: Gauges,
+    ) -> None:
+        self.job = job
+        self.machine = machine
+        self._store = store
+        self._publisher = publisher
+        self._me = me
+        self._log = log.bind(job=job)
+        self._gauges = gauges
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX)
+        self._lane: asyncio.Queue[tuple[str, Request]] = asyncio.Queue()
+        """Requests are few: the machine never has two of a kind under way."""
+        self._renewals: asyncio.Queue[tuple[str, Request]] = asyncio.Queue()
+
+    def hear(self, sender: Party, report: NodeReport) -> None:
+        """Take a report; never waits."""
+        if not self.machine.active and self.machine.lease is None:
+            self._gauges.reports.labels("standby").inc()
+            return
+        try:
+            self._inbox.put_nowait(ReportReceived(sender, report))
+        except asyncio.QueueFull:
+            self._gauges.reports.labels("dropped").inc()
+        else:
+            self._gauges.reports.labels("taken").inc()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Decide until asked to stop, then give the lease back."""
+        lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
+        try:
+            await drive(self.machine, self._inbox, self._perform, stopping)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        for effect in self.machine.handle(StopRequested(), time.monotonic()):
+            if isinstance(effect, ReleaseLease):
+                with suppress(UnreachableError, ProtocolError, TimeoutError):
+                    async with asyncio.timeout(GIVE_BACK):
+                        await self._store.release(self.job, effect.lease)
+                    self._log.info("lease_released", token=effect.lease.token)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Publish(beacon):
+                self._gauges.show(self.job, self.machine, time.monotonic())
+                self._publish(beacon)
+            case Note(event, fields):
+                self._gauges.events.labels(event).inc()
+                tell = self._log.warning if event in ALARMS else self._log.info
+                tell(event, **fields)
+            case RenewLease():
+                self._renewals.put_nowait(("renew", lambda: self._renew(effect)))
+            case _:
+                name, request = self._request(effect)
+                self._lane.put_nowait((name, request))
+
+    def _request(self, effect: Effect) -> tuple[str, Request]:
+        match effect:
+            case AcquireLease():
+                return "acquire", lambda: self._acquire(effect)
+            case ReleaseLease():
+                return "release", lambda: self._release(effect)
+            case ReadSnapshot():
+                return "snapshot", lambda: self._snapshot(effect)
+            case Write():
+                return "write", lambda: self._write(effect)
+            case _:
+                return "hosts", self._hosts
+
+    async def _serve(self, queue: asyncio.Queue[tuple[str, Request]]) -> None:
+        """Ask Redis one thing after another; what fails is an event too."""
+        while True:
+            name, request = await queue.get()
+            try:
+                answer = await request()
+            except (UnreachableError, ProtocolError) as error:
+                self._gauges.store_failures.inc()
+                answer = StoreFailed(name, str(error)) if name != "release" else None
+            if answer is not None:
+                await self._inbox.put(answer)
+
+    def _publish(self, beacon: Beacon) -> None:
+        receiver = Party(host=self._me.host, service=Service.WATCHER)
+        self._publisher.publish(
+            f"{self.job}\0".encode(), Envelope(sender=self._me, receiver=receiver, job=self.job, message=beacon)
+        )
+
+    async def _acquire(self, effect: AcquireLease) -> Event:
+        lease = await self._store.acquire(self.job, self.machine.me, self.machine.times.lease_ttl)
+        return LeaseAnswered(effect.began, lease)
+
+    async def _renew(self, effect: RenewLease) -> Event:
+        renewal = await self._store.renew(self.job, effect.lease, self.machine.times.lease_ttl)
+        return LeaseRenewed(effect.began, renewal, await self._store.time())
+
+    async def _release(self, effect: ReleaseLease) -> None:
+        await self._store.release(self.job, effect.lease)
+
+    async def _snapshot(self, effect: ReadSnapshot) -> Event:
+        snapshot = await self._store.snapshot(self.job)
+        return SnapshotRead(effect.token, snapshot, await self._store.time())
+
+    async def _hosts(self) -> Event:
+        return HostsRead(await self._store.hosts())
+
+    async def _write(self, effect: Write) -> Event:
+        return Written(effect.stamp, await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes))

@@ -1,0 +1,139 @@
+"""Wiring: sockets, Redis, and one office for each job in `ckpt:jobs`."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from checkpoint_coordinator.config import CoordinatorConfig
+from checkpoint_coordinator.gauges import Gauges
+from checkpoint_coordinator.machine import CoordinatorMachine
+from checkpoint_coordinator.office import Office
+from checkpoint_replicator.bus import Received
+from checkpoint_replicator.errors import ProtocolError, UnreachableError
+from checkpoint_replicator.ids import Job, job_fault, new_id
+from checkpoint_replicator.messages import NodeReport, Party, Service
+from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.records import Lease
+from checkpoint_replicator.store.redis import RedisManifestStore
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+POLL: Final = 1.0
+"""Seconds between two looks at `ckpt:jobs`; pub/sub wakes earlier."""
+
+
+async def run(config: CoordinatorConfig, runtime: Runtime) -> None:
+    """Serve every job whose lease is to be had until asked to stop."""
+    store = RedisManifestStore(config.redis, hold=True)
+    try:
+        await Coordinator(config, runtime, store).run()
+    finally:
+        await store.close()
+
+
+class Coordinator:
+    """One process: a stand-by for every job, the decider for those whose lease it holds."""
+
+    def __init__(self, config: CoordinatorConfig, runtime: Runtime, store: RedisManifestStore) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self._gauges = Gauges(runtime.metrics)
+        self._offices: dict[Job, Office] = {}
+        self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._odd: set[str] = set()
+        self._checked = False
+
+    async def run(self) -> None:
+        """Bind the sockets, then watch for jobs."""
+        config, bus = self._config, self._runtime.bus
+        reports = await bus.pull(f"tcp://{config.bind}:{config.reports_port}", self._take)
+        publisher = await bus.publisher(f"tcp://{config.bind}:{config.beacons_port}")
+        lease = Lease(
+            incarnation=self._runtime.incarnation,
+            token=0,
+            host=config.host,
+            reports=self._reachable(reports),
+            beacons=self._reachable(publisher.endpoint),
+        )
+        me = Party(host=config.host, service=Service.COORDINATOR, incarnation=self._runtime.incarnation)
+        self._runtime.set_ready("Redis was not reached yet")
+
+        def open_office(job: Job) -> Office:
+            machine = CoordinatorMachine(
+                job,
+                lease,
+                times=config.times,
+                options=config.options,
+                new_id=new_id,
+                chance=self._chance.random,
+            )
+            return Office(
+                job,
+                machine,
+                store=self._store,
+                publisher=publisher,
+                me=me,
+                log=self._runtime.log,
+                gauges=self._gauges,
+            )
+
+        async with asyncio.TaskGroup() as tasks:
+            while not self._runtime.stopping.is_set():
+                for job in await self._unless_stopped(self._new_jobs()) or []:
+                    office = self._offices[job] = open_office(job)
+                    tasks.create_task(office.run(self._runtime.stopping), name=f"job {job}")
+                    self._runtime.log.info("job_found", job=job)
+                await self._unless_stopped(self._store.job_added(POLL))
+
+    async def _new_jobs(self) -> list[Job]:
+        try:
+            if not self._checked:
+                for fault in await self._store.check():
+                    self._runtime.log.warning("redis_misconfigured", reason=fault)
+                self._checked = True
+            jobs = await self._store.jobs()
+        except (UnreachableError, ProtocolError) as error:
+            self._runtime.set_ready(f"Redis at {self._store.address} does not answer: {error}")
+            return []
+        self._runtime.set_ready(None)
+        fresh: list[Job] = []
+        for job in sorted(jobs - self._offices.keys()):
+            fault = job_fault(job) or ""
+            if not fault and len(self._offices) + len(fresh) >= self._config.jobs:
+                fault = f"is one too many: this process takes {self._config.jobs}"
+            if not fault:
+                fresh.append(job)
+            elif job not in self._odd and len(self._odd) < self._config.jobs:
+                self._odd.add(job)
+                self._runtime.log.warning("job_refused", job=job[:200], reason=f"a job name in ckpt:jobs {fault}")
+        return fresh
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do the work, or leave it when the process is to end; a Redis that does not answer holds nobody up."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self._runtime.stopping.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for one in (task, stop):
+                one.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _take(self, received: Received) -> None:
+        envelope = received.envelope
+        office = self._offices.get(envelope.job)
+        if office is None or not isinstance(envelope.message, NodeReport):
+            self._gauges.reports.labels("foreign").inc()
+            return
+        office.hear(envelope.sender, envelope.message)
+
+    def _reachable(self, endpoint: str) -> str:
+        """Put the address that others use in the place of the one that was bound."""
+        if self._config.advertise is None:
+            return endpoint
+        return f"tcp://{self._config.advertise}:{endpoint.rpartition(':')[2]}"

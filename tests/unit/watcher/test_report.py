@@ -1,0 +1,90 @@
+"""What the node tells others."""
+
+from checkpoint_replicator.ids import Host, Incarnation
+from checkpoint_replicator.messages import (
+    Copy,
+    CopyState,
+    Fault,
+    TransferReport,
+    UploaderReport,
+)
+from checkpoint_replicator.records import BackupOrder, Outcome
+from checkpoint_watcher import effects as do
+from checkpoint_watcher import events as did
+from support.watcher_shell import WatcherShell
+from support.watcher_story import JOB, SELF, orders, run_fresh, tag
+
+
+def test_orders_for_the_uploader_are_passed_on_and_answers_reported(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    order = BackupOrder(id="o1", kind="list")
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, orders=orders(backup=(order,))))
+    shell.wait(0.2)
+    assert shell.uploader.orders == (order,)
+    from checkpoint_replicator.messages import BackupResult
+
+    results = (BackupResult(id="o1", kind="list", done=True), BackupResult(id="old", kind="list", done=True))
+    shell.feed(did.UploaderReported(JOB, Incarnation("u1"), UploaderReport(root="file:///b", results=results)))
+    shell.wait(0.2)
+    assert [result.id for result in shell.report.backup] == ["o1"]
+    assert shell.report.backup_root == "file:///b"
+
+
+def test_s45_a_save_rewritten_after_hashing_is_reported_as_mutated_once(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    copy = Copy(address=tag(1).address, host=Host("node-1"), state=CopyState.MUTATED, reason="leaf 0 differs")
+    for _ in range(2):
+        shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, copies=(copy,))))
+    shell.wait(0.2)
+    assert [fault.kind for fault in shell.report.faults] == ["mutated"]
+    assert shell.disk.files["replicator.errors"].count("changed after it was saved") == 1
+
+
+def test_a_copy_that_the_transfer_found_corrupt_is_reported_and_quarantined(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.hold(tag(1, rank=1), "1/1/0", own=False)
+    fault = Fault(kind="corrupt", reason="leaf 0 differs", address=tag(1, rank=1).address)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, landed=1)))
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, landed=1, corrupt=(fault,))))
+    shell.wait(0.3)
+    assert not shell.disk.held
+
+
+def test_reports_come_every_two_seconds_and_at_change_at_most_ten_times_a_second(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.wait(3)
+    shell.done.clear()
+    shell.wait(10)
+    assert 4 <= len(shell.all(do.SendReport)) <= 6
+    shell.done.clear()
+    for step in range(50):
+        shell.disk.save(step)
+        shell.wait(0.02, scan=False)
+        shell.scan()
+    assert len(shell.all(do.SendReport)) <= 12
+
+
+def test_law_8_the_transfer_learns_what_to_keep_free_for_the_next_save(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.wait(0.2)
+    assert (shell.transfer.reserve, shell.transfer.reserve_inodes) == (0, 0)
+    shell.disk.save(1, "x" * 1000)
+    shell.scan()
+    shell.wait(0.2)
+    assert shell.transfer.reserve == 1100
+    assert shell.transfer.reserve_inodes >= 16
+    assert shell.report.room is not None
+    assert shell.report.room.reserve == 1100
+
+
+def test_the_version_of_a_report_grows_only_with_its_content(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.wait(3)
+    before = shell.report.version
+    shell.wait(10)
+    assert shell.report.version == before
+    shell.disk.save(1)
+    shell.wait(3)
+    assert shell.report.version > before
