@@ -154,6 +154,8 @@ def _take(found: Found, facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
     if facts.trace is not None and found.line.save < facts.trace and all(r.save != facts.trace for r in rejected):
         rejected = (*rejected, Rejected(save=facts.trace, reason="it was committed, and nobody holds any of it"))
         reason = f"the newest whole save is {found.line.save}; the committed save {facts.trace} is gone"
+    if facts.silent:
+        reason = f"{reason}; without an answer of {', '.join(facts.silent)}"
     return Choice(
         outcome=Outcome.RESTORE,
         reason=reason,

@@ -72,6 +72,8 @@ HASHERS: Final = 3
 """Two saves and one restore at once; the machine asks for no more."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
+LATE: Final = 1.25
+"""The machine reports by itself; only what is so much later than it should be is said by the heartbeat."""
 SCAN_GAP: Final = 0.01
 """Shortest time between two scans; a long scan makes it longer."""
 
@@ -119,8 +121,9 @@ class Line:
     lease: Lease
     sender: Sender
     deafen: Callable[[], None]
-    last: NodeReport | None = None
     sent_at: float = 0.0
+    arrived: bool = False
+    """The last report found a connection and room."""
 
 
 @dataclass(slots=True)
@@ -168,6 +171,7 @@ class Watcher:
         # The machine bounds what it asks of the ramdisk; a full queue here would stop the one who empties it.
         self.work: asyncio.Queue[Effect] = asyncio.Queue()
         self.lines: dict[Job, Line] = {}
+        self.last: dict[Job, NodeReport] = {}
         self.meters = _meters(runtime)
         self.scanner = Scanner(ramdisk.root, ramdisk.room)
         self.awake = asyncio.Event()
@@ -289,12 +293,13 @@ class Watcher:
 
     async def _beat(self) -> None:
         """Say again what was said last, however busy the rest is: silence means that a host is lost."""
-        span = self.config.times.report
+        times = self.config.times
         while True:
-            await asyncio.sleep(span / 4)
+            await asyncio.sleep(times.report_gap)
             for job, line in self.lines.items():
-                if line.last is not None and time.monotonic() - line.sent_at >= span * 1.25:
-                    self._report(job, line.last)
+                wait = times.report * LATE if line.arrived else times.report_gap
+                if job in self.last and time.monotonic() >= line.sent_at + wait:
+                    self._report(job, self.last[job])
 
     # ---- effects
 
@@ -359,19 +364,18 @@ class Watcher:
             old.deafen()
         sender = self.runtime.bus.push(lease.reports)
         deafen = await self.runtime.bus.subscribe(lease.beacons, f"{job}\0".encode(), self._hear)
-        self.lines[job] = Line(lease, sender, deafen, old.last if old is not None else None)
+        self.lines[job] = Line(lease, sender, deafen)
         self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
-        if old is not None and old.last is not None:
-            self._report(job, old.last)
 
     def _report(self, job: Job, report: NodeReport) -> None:
+        self.last[job] = report
         line = self.lines.get(job)
-        if line is None:
+        if line is None:  # it goes out with the heartbeat once there is a coordinator
             return
         lease = line.lease
         to = Party(host=lease.host, service=Service.COORDINATOR, incarnation=lease.incarnation)
-        line.last, line.sent_at = report, time.monotonic()
-        line.sender.send(Envelope(sender=self.me, receiver=to, job=job, message=report))
+        line.sent_at = time.monotonic()
+        line.arrived = line.sender.send(Envelope(sender=self.me, receiver=to, job=job, message=report))
 
     def _send(self, sender: Sender, job: Job, service: Service, message: Message) -> None:
         to = Party(host=Host(self.config.host), service=service)

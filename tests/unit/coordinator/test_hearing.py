@@ -1,0 +1,80 @@
+from checkpoint_coordinator.hearing import Hearing
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch, Host, Incarnation
+from checkpoint_replicator.liveness import Life
+from checkpoint_replicator.messages import NodeReport, Party, RestoreProgress, Service
+from checkpoint_replicator.times import Times
+
+STAMP = Stamp(1, Epoch(1), 1)
+
+
+def party(host: str, life: str = "1") -> Party:
+    return Party(host=Host(host), service=Service.WATCHER, incarnation=Incarnation(f"{host}{life}"))
+
+
+def test_late_reports_of_one_life_are_passed_over() -> None:
+    hearing = Hearing(Times())
+    assert hearing.take(party("a"), NodeReport(version=5), 1)
+    assert not hearing.take(party("a"), NodeReport(version=4), 2)
+    assert hearing.voices[Host("a")].at == 1
+
+
+def test_a_repeated_report_is_a_heartbeat() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a"), NodeReport(version=5), 1)
+    assert hearing.take(party("a"), NodeReport(version=5), 9)
+    assert hearing.silence(Host("a"), 9) == 0
+
+
+def test_of_two_lives_the_later_counts_and_the_earlier_is_never_heard_again() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a", "old"), NodeReport(version=50), 1)
+    assert hearing.take(party("a", "new"), NodeReport(version=1), 2)
+    assert not hearing.take(party("a", "old"), NodeReport(version=51), 3)
+    assert hearing.taken() == {"anew": 1}
+
+
+def test_hosts_are_judged_by_our_own_clock() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a"), NodeReport(version=1), 100)
+    assert [hearing.life(Host("a"), now) for now in (101, 107, 121)] == [Life.OK, Life.SUSPECT, Life.LOST]
+    assert hearing.life(Host("stranger"), 101) is Life.LOST
+    assert hearing.live(107) == {"a"}
+    assert hearing.live(121) == frozenset()
+
+
+def test_progress_remembers_since_when_it_stands_still() -> None:
+    hearing = Hearing(Times())
+    for now, have in ((1, 10), (5, 10), (9, 20)):
+        progress = RestoreProgress(stamp=STAMP, have=have, size=100)
+        hearing.take(party("a"), NodeReport(version=now, restore=progress), now)
+        found = hearing.voices[Host("a")].progress
+        assert found is not None
+        assert found.at == {1: 1, 5: 1, 9: 9}[now]
+
+
+def test_a_new_lease_asks_for_full_reports() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a"), NodeReport(version=1), 1)
+    hearing.stale()
+    assert not hearing.voices[Host("a")].fresh
+    hearing.take(party("a"), NodeReport(version=1), 2)
+    assert hearing.voices[Host("a")].fresh
+
+
+def test_hosts_that_fell_silent_together_are_a_common_fault() -> None:
+    hearing = Hearing(Times())
+    for number in range(6):
+        hearing.take(party(f"h{number}"), NodeReport(version=1), 100 if number < 3 else 110)
+    hosts = list(hearing.voices)
+    assert hearing.common_fault(hosts, 110)
+    assert not hearing.common_fault(hosts[2:], 110)
+
+
+def test_hosts_that_were_silent_for_long_are_forgotten() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a"), NodeReport(version=1), 1)
+    hearing.forget_silent(50, 60)
+    assert hearing.voices
+    hearing.forget_silent(62, 60)
+    assert not hearing.voices
