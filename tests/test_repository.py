@@ -50,7 +50,6 @@ TESTED_ELSEWHERE = {
 }
 """Shells whose behaviour only shows with real processes: module to the test that shows it."""
 AWAITED = (
-    "checkpoint_coordinator.*",
     "checkpoint_transfer.*",
     "checkpoint_watcher.*",
     "checkpoint_replicator.cli.demo",

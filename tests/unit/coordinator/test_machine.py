@@ -239,6 +239,8 @@ def test_a_save_that_never_completes_ends_in_an_error() -> None:
     commit(bench, nodes, 1)
     nodes[1].fetch_fault = "leaf 3 differs"
     bench.restart()
+    bench.run(50)
+    assert [node.failed for node in nodes] == [None, None]
     assert bench.run(60, lambda: all(node.failed is not None for node in nodes))
     assert "leaf 3 differs" in str(nodes[0].failed)
 
