@@ -230,7 +230,7 @@ def _read(
     failed = threading.Event()
 
     def work() -> None:
-        view = memoryview(bytearray(min(leaf.LEAF_SIZE, max((piece.size for piece in pieces), default=0))))
+        view = leaf.buffer(min(leaf.LEAF_SIZE, max((piece.size for piece in pieces), default=0)))
         while not failed.is_set():
             with lock:
                 piece = next(left, None)

@@ -157,7 +157,7 @@ class Partial:
     def seed(self, source: Path) -> int:
         """Take every good leaf from a copy that may be corrupt; returns the bytes taken."""
         taken = 0
-        buffer = bytearray(leaf.LEAF_SIZE)
+        buffer = leaf.buffer()
         try:
             content = Content(source)
         except (OSError, UnsupportedError):
@@ -170,7 +170,7 @@ class Partial:
                     continue
                 try:
                     size = pread(content, self.tree, number, buffer)
-                    self.put(number, memoryview(buffer)[:size])
+                    self.put(number, buffer[:size])
                 except CorruptError:
                     continue
                 taken += size
