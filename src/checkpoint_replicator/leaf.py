@@ -1,11 +1,10 @@
 """A leaf: 1 MiB of one file, or the shorter last piece; the unit of hashing, sending and repair."""
 
-import mmap
 from typing import Final
 
 from blake3 import blake3
 
-__all__ = ["DIGEST_SIZE", "LEAF_SIZE", "buffer", "count", "digest", "span"]
+__all__ = ["DIGEST_SIZE", "LEAF_SIZE", "count", "digest", "span"]
 
 LEAF_SIZE: Final = 1 << 20
 """Bytes of every leaf of a file but the last."""
@@ -22,16 +21,6 @@ def span(size: int, index: int) -> tuple[int, int]:
     """Return offset and length in bytes of a file's leaf; `size` is the file's, `index` counts from 0."""
     offset = index * LEAF_SIZE
     return offset, min(LEAF_SIZE, size - offset)
-
-
-def buffer(size: int = LEAF_SIZE) -> memoryview:
-    """Return a buffer of zeros to read leaves into; it begins at a page.
-
-    The kernel's copy out of a file takes three times as long on some processors (AMD EPYC was measured) when the two
-    ends lie differently within their pages, as they do with a `bytearray`. The memory is anonymous: no file can pull it
-    away.
-    """
-    return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
 
 
 def digest(data: bytes | bytearray | memoryview) -> bytes:

@@ -1,7 +1,3 @@
-import ctypes
-import mmap
-
-import pytest
 from blake3 import blake3
 
 from checkpoint_replicator import leaf
@@ -26,12 +22,3 @@ def test_a_file_of_whole_leaves_has_no_empty_last_one() -> None:
 def test_a_digest_is_the_blake3_of_the_bytes() -> None:
     assert leaf.digest(memoryview(b"abc")) == blake3(b"abc").digest()
     assert len(leaf.digest(b"")) == leaf.DIGEST_SIZE
-
-
-@pytest.mark.parametrize("size", [0, 1, 5000, leaf.LEAF_SIZE])
-def test_a_buffer_begins_at_a_page_and_can_be_written(size: int) -> None:
-    view = leaf.buffer(size)
-    assert len(view) == size
-    assert not view.readonly
-    if size:
-        assert ctypes.addressof(ctypes.c_char.from_buffer(view)) % mmap.PAGESIZE == 0
