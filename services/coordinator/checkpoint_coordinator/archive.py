@@ -213,6 +213,11 @@ class Archive:
         """The save under backup: it is kept."""
         return self._work.save if self._work else None
 
+    @property
+    def tags(self) -> tuple[Tag, ...]:
+        """The shards of that save: their holders are asked for, however many saves were committed since."""
+        return self._work.tags if self._work else ()
+
     def recall(self, records: Mapping[str, BackupRecord], last: LastBackup | None) -> None:
         """Take up what an earlier coordinator wrote."""
         self.records = dict(records)

@@ -202,7 +202,7 @@ class Safekeeping:
             committed=save if tags else None,
             shape=shape,
             tags=tags,
-            holders={tag.address: self._holders(tag.address) for tag in tags},
+            holders={tag.address: self._holders(tag.address) for tag in (*tags, *desk.archive.tags)},
             interval=interval_of(tuple(desk.specs().values())),
             requested={save for voice in desk.hearing.voices.values() for save in voice.report.backup_requested},
         )
