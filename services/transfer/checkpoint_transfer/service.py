@@ -36,7 +36,7 @@ from checkpoint_transfer.line import Line
 from checkpoint_transfer.machine import Limits, TransferMachine
 from checkpoint_transfer.meters import Meters
 from checkpoint_transfer.patience import patience_of
-from checkpoint_transfer.receiver import LeavesStored, ReceiverEvent, StoreFailed
+from checkpoint_transfer.receiving import LeavesStored, ReceiverEvent, StoreFailed
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["run"]

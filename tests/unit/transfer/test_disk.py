@@ -14,7 +14,7 @@ from checkpoint_replicator.tree import Directory, File, Tree
 from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.disk import Disk, sizes_of
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
-from checkpoint_transfer.receiver import (
+from checkpoint_transfer.receiving import (
     LeavesStored,
     NamingFailed,
     PartialAbsent,

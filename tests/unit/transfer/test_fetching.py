@@ -8,7 +8,8 @@ from checkpoint_transfer.budget import Budget
 from checkpoint_transfer.effects import Naming
 from checkpoint_transfer.fetching import Fetching
 from checkpoint_transfer.patience import Patience
-from checkpoint_transfer.receiver import Phase, Receiver, SourcesChanged
+from checkpoint_transfer.receiver import Phase, Receiver
+from checkpoint_transfer.receiving import SourcesChanged
 from checkpoint_transfer.source import Source, source_of
 from support.transfer_net import JOB, MIB, address_of, tag_of
 
