@@ -38,6 +38,8 @@ async def drive(
             if left is not None and left <= 0:
                 event = Ticked()
                 await asyncio.sleep(0)  # a machine that is always due must not starve the loop
+            elif arrival is None and not inbox.empty():
+                event = inbox.get_nowait()  # without a task; whoever fills the inbox runs when it is empty
             else:
                 # The task outlives a time-out, so no event is lost between two waits.
                 arrival = arrival or asyncio.create_task(inbox.get(), name="drive-inbox")

@@ -16,6 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from checkpoint_replicator import leaf
+from checkpoint_replicator.buffer import new_buffer
 from checkpoint_replicator.content import Content, Found
 from checkpoint_replicator.errors import BusyError, CorruptError, UnsupportedError
 from checkpoint_replicator.tree import MAX_ENTRIES, MAX_TREE, ROOT, Directory, File, Tree
@@ -230,7 +231,7 @@ def _read(
     failed = threading.Event()
 
     def work() -> None:
-        view = memoryview(bytearray(min(leaf.LEAF_SIZE, max((piece.size for piece in pieces), default=0))))
+        view = new_buffer(min(leaf.LEAF_SIZE, max((piece.size for piece in pieces), default=0)))
         while not failed.is_set():
             with lock:
                 piece = next(left, None)

@@ -1,9 +1,9 @@
 """The real uploader process over ZeroMQ; the test plays watcher, transfer and coordinator."""
 
 import asyncio
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -289,25 +289,21 @@ async def test_a_link_in_place_of_the_jobs_folder_leads_nowhere(
     assert list(outside.iterdir()) == []
 
 
-def may_mount() -> bool:
-    return subprocess.run(["unshare", "-Urm", "true"], check=False, capture_output=True).returncode == 0
+@pytest.fixture(scope="module")
+def inside() -> Callable[[str], tuple[str, ...]]:
+    """Return what puts a command into a namespace with its own mounts, behind a line of shell that makes them."""
+    for words in (("unshare", "-m"), ("unshare", "-rm")):
+        probe = subprocess.run([*words, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True)
+        if probe.returncode == 0:
+            return lambda script: (*words, "sh", "-c", f'{script} && exec "$@"', "sh")
+    pytest.skip(
+        "this machine permits no mounts in a namespace; what a full or forbidden store is told as has unit tests"
+    )
 
 
-@pytest.fixture
-def mounts() -> None:
-    if not may_mount():
-        if os.environ.get("CI"):
-            pytest.fail("a namespace with mounts of its own is needed in CI")
-        pytest.skip("no namespace with mounts of its own here")
-
-
-def inside(script: str) -> tuple[str, ...]:
-    """Run a command in a namespace with its own mounts, after a line of shell."""
-    return ("unshare", "-Urm", "sh", "-c", f'{script} && exec "$@"', "sh")
-
-
-@pytest.mark.usefixtures("mounts")
-async def test_a_full_store_is_a_clear_answer_and_the_process_lives(ramdisk: Path, root: Path, scene: Scene) -> None:
+async def test_a_full_store_is_a_clear_answer_and_the_process_lives(
+    ramdisk: Path, root: Path, scene: Scene, inside: Callable[[str], tuple[str, ...]]
+) -> None:
     prefix = inside(f"mount -t tmpfs -o size=1m none '{root}'")
     async with UploaderNode(ramdisk, root.as_uri(), JOB, prefix=prefix) as node:
         assert (await node.one(scene.reserve())).done
@@ -319,9 +315,8 @@ async def test_a_full_store_is_a_clear_answer_and_the_process_lives(ramdisk: Pat
         assert node.alive
 
 
-@pytest.mark.usefixtures("mounts")
 async def test_a_store_that_may_only_be_read_is_listed_and_restored_from_but_takes_nothing(
-    ramdisk: Path, root: Path, scene: Scene
+    ramdisk: Path, root: Path, scene: Scene, inside: Callable[[str], tuple[str, ...]]
 ) -> None:
     async with UploaderNode(ramdisk, root.as_uri(), JOB) as node:
         await back_up(node, scene)

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from checkpoint_replicator.cluster import SERVICES, Cluster, Setting, node_services
 from checkpoint_replicator.demo.content import PYTORCH
 from checkpoint_replicator.demo.story import wipe
 from checkpoint_replicator.demo.trainer import Plan, Trainer
-
-from checkpoint_replicator.cluster import SERVICES, Cluster, Setting, node_services
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.status import JobStatus, read_job
 from checkpoint_replicator.store.redis import RedisManifestStore

@@ -50,6 +50,8 @@ class TransferNode:
         self.run = root / f"{name}.run"
         self.ramdisk = Ramdisk(self.root)
         self.options = options
+        self.before: tuple[str, ...] = ()
+        """Words before the command, such as those that give it mounts of its own."""
         self.report: TransferReport | None = None
         self._bus = bus
         self._me = Party(host=self.host, service=Service.WATCHER, incarnation=Incarnation(new_id()))
@@ -67,6 +69,7 @@ class TransferNode:
         log = (self.run / "transfer.log").open("ab")
         self._process = subprocess.Popen(  # noqa: ASYNC220 - it only forks
             [
+                *self.before,
                 sys.executable,
                 "-m",
                 "checkpoint_transfer",
@@ -99,11 +102,19 @@ class TransferNode:
     @property
     def log(self) -> str:
         """What the process said."""
-        return (self.run / "transfer.log").read_text()
+        path = self.run / "transfer.log"
+        return path.read_text() if path.exists() else ""
 
     def kill(self) -> None:
         """End it without a chance to tidy up."""
         self._end(signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        """End it together with what its `before` started."""
+        children = self.process.children(recursive=True) if self._process is not None else []
+        for child in children:
+            child.kill()
+        self.kill()
 
     def stop(self) -> int:
         """Ask it to stop; returns its exit code."""

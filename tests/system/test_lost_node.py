@@ -60,6 +60,7 @@ async def test_the_shards_of_a_lost_node_come_back_from_its_peers(cluster: LiveC
 async def test_all_ramdisks_lost_the_backup_comes_back(cluster: LiveCluster, kind: tuple[str, int]) -> None:
     framework, workers = kind
     await cluster.backed_up("job", 4)
+    assert all("backup_failed" not in cluster.said(f"coordinator-{number}") for number in (0, 1))
     for node in range(NODES):
         await cluster.kill_node(node)
         cluster.wipe(node)

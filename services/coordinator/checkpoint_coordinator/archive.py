@@ -215,7 +215,7 @@ class Archive:
 
     @property
     def tags(self) -> tuple[Tag, ...]:
-        """The shards of the save under backup; it may not be the newest any more."""
+        """The shards of that save: their holders are asked for, however many saves were committed since."""
         return self._work.tags if self._work else ()
 
     def recall(self, records: Mapping[str, BackupRecord], last: LastBackup | None) -> None:

@@ -25,9 +25,10 @@ from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard
 from checkpoint_replicator.tree import Tree
+from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
-from checkpoint_transfer.leaves import LeafSet, leaves_in
-from checkpoint_transfer.receiver import (
+from checkpoint_transfer.leaves import LeafSet
+from checkpoint_transfer.receiving import (
     Frames,
     LeavesStored,
     NamingFailed,
@@ -71,9 +72,10 @@ class _Lent:
 class Disk:
     """Opens, reads, writes and names shards and partials."""
 
-    def __init__(self, ramdisk: Ramdisk, check_threads: int = 1) -> None:
-        """Take the ramdisk; `check_threads` hash a shard that a peer complained of."""
+    def __init__(self, ramdisk: Ramdisk, buffers: Buffers, check_threads: int = 1) -> None:
+        """Take the ramdisk and the memory to read into; `check_threads` hash a shard that a peer complained of."""
         self._ramdisk = ramdisk
+        self._buffers = buffers
         self._check_threads = check_threads
         self._lock = threading.Lock()
         self._open: dict[Address, _Lent] = {}
@@ -177,7 +179,7 @@ class Disk:
         return ShardOpened(address, sizes)
 
     def read(self, address: Address, runs: Sequence[Run]) -> list[memoryview]:
-        """Read leaves into one new buffer a run.
+        """Read leaves into one buffer a run.
 
         Raises:
             CorruptError: the shard is not open, or its files are gone or shorter than in the tree.
@@ -185,13 +187,21 @@ class Disk:
         what: Readable | None = None
         try:
             with self._borrow(address) as what:
-                return [_read(what, run) for run in runs]
+                return [self._read(what, run) for run in runs]
         except CorruptError:
             if not isinstance(what, Partial):
                 raise
             self._adopt(address, self._named(address))  # it was named meanwhile, so its files moved
         with self._borrow(address) as what:
-            return [_read(what, run) for run in runs]
+            return [self._read(what, run) for run in runs]
+
+    def _read(self, what: Readable, run: Run) -> memoryview:
+        numbers = range(run.first, run.first + run.count)
+        buffer = self._buffers.lend(sum(what.tree.leaf(number).size for number in numbers))
+        offset = 0
+        for number in numbers:
+            offset += what.pread_leaf(number, buffer[offset:])
+        return buffer
 
     def _named(self, address: Address) -> Shard:
         try:
@@ -275,12 +285,3 @@ def _have(partial: Partial) -> LeafSet:
     if not partial.have:
         return LeafSet.empty(partial.tree.leaves)
     return LeafSet(bytes(partial.has(number) for number in range(partial.tree.leaves)))
-
-
-def _read(what: Readable, run: Run) -> memoryview:
-    numbers = list(leaves_in((run,)))
-    buffer = memoryview(bytearray(sum(what.tree.leaf(number).size for number in numbers)))
-    offset = 0
-    for number in numbers:
-        offset += what.pread_leaf(number, buffer[offset:])
-    return buffer

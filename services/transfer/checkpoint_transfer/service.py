@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, get_args
 
@@ -13,6 +14,7 @@ from checkpoint_replicator.ids import Address, Job
 from checkpoint_replicator.messages import (
     FEATURES,
     Envelope,
+    FetchState,
     Leaves,
     Message,
     Offer,
@@ -20,24 +22,28 @@ from checkpoint_replicator.messages import (
     Refused,
     Service,
     Stored,
+    TransferReport,
 )
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Hold, Ramdisk
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
+from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.config import TransferConfig
 from checkpoint_transfer.disk import Disk
+from checkpoint_transfer.leaves import CHUNK_BYTES
 from checkpoint_transfer.line import Line
 from checkpoint_transfer.machine import Limits, TransferMachine
 from checkpoint_transfer.meters import Meters
 from checkpoint_transfer.patience import patience_of
-from checkpoint_transfer.receiver import LeavesStored, ReceiverEvent
+from checkpoint_transfer.receiving import LeavesStored, ReceiverEvent, StoreFailed
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["run"]
 
 INBOX: Final = 256
 """Events that wait for the machine; more make the sockets wait."""
+_PAUSE: Final = 0.001
 WATCHED: Final = 0.1
 """Seconds between two looks whether peers are still connected."""
 IDLE: Final = 60.0
@@ -54,7 +60,8 @@ async def run(config: TransferConfig, runtime: Runtime) -> None:
     """Run the transfer of a node until it is asked to stop."""
     ramdisk = await asyncio.to_thread(Ramdisk, config.ramdisk, config.ramdisk_size)
     with await _hold(ramdisk, config, runtime):
-        service = TransferService(config, runtime, Disk(ramdisk))
+        buffers = Buffers(CHUNK_BYTES, config.serve_window // CHUNK_BYTES)
+        service = TransferService(config, runtime, Disk(ramdisk, buffers))
         await service.open()
         try:
             await service.work()
@@ -87,14 +94,18 @@ class TransferService:
         self._disk = disk
         self._meters = Meters(runtime.metrics)
         self._me = Party(host=config.host, service=Service.TRANSFER, incarnation=runtime.incarnation)
-        self._inbox: asyncio.Queue[do.TransferEvent] = asyncio.Queue(INBOX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._inbox: asyncio.Queue[do.TransferEvent] = (
+            asyncio.Queue()
+        )  # messages wait in `_take`, budgets bound the rest
+        self._loop = asyncio.get_running_loop()
         self._lines: dict[str, tuple[Line, Source | None]] = {}
         self._turn = 0
+        self._states: dict[Address, FetchState] = {}
         self._stores = ThreadPoolExecutor(config.hash_threads, thread_name_prefix="store")
         self._reads = ThreadPoolExecutor(config.read_threads, thread_name_prefix="read")
         self._names = ThreadPoolExecutor(2, thread_name_prefix="name")
         self._machine: TransferMachine
+        self._peer: Peer
 
     async def open(self) -> None:
         """Bind the sockets."""
@@ -104,7 +115,7 @@ class TransferService:
         control = await self._bus.pull(f"tcp://{config.bind}:0", self._take)
         leaves = [await self._bus.pull(f"tcp://{config.bind}:0", self._take) for _ in range(config.leaf_sockets)]
         host, incarnation = config.host, self._runtime.incarnation
-        me = Peer(
+        self._peer = Peer(
             host=host,
             incarnation=incarnation,
             control=self._advertised(control),
@@ -119,7 +130,7 @@ class TransferService:
             report_gap=config.times.report_gap,
             report=config.times.orders,
         )
-        self._machine = TransferMachine(me, uploader, limits, patience_of(config.times))
+        self._machine = TransferMachine(self._peer, uploader, limits, patience_of(config.times))
 
     async def work(self) -> None:
         """Work until the process is asked to stop."""
@@ -134,8 +145,6 @@ class TransferService:
         """Let threads end what they began; partials stay as they are."""
         for line, _ in self._lines.values():
             line.close()
-        for task in self._tasks:
-            task.cancel()
         for pool in (self._stores, self._reads, self._names):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
@@ -149,14 +158,13 @@ class TransferService:
         envelope = received.envelope
         receiver = envelope.receiver
         mine = receiver.host == self._me.host and receiver.service is Service.TRANSFER
-        if not mine or receiver.incarnation not in {"", self._me.incarnation}:
-            self._meters.strange.inc()
-            return
         message = envelope.message
-        if not isinstance(message, _WIRE):
+        if not mine or receiver.incarnation not in {"", self._me.incarnation} or not isinstance(message, _WIRE):
             self._meters.strange.inc()
             return
-        await self._inbox.put(do.MessageCame(envelope.sender, envelope.job, message, received.body))
+        self._inbox.put_nowait(do.MessageCame(envelope.sender, envelope.job, message, received.body))
+        while self._inbox.qsize() >= INBOX:  # noqa: ASYNC110 - rare; the socket waits, and so does the peer
+            await asyncio.sleep(_PAUSE)
 
     async def _watch_lines(self) -> None:
         """Notice peers that went away, and close what nobody used for long."""
@@ -170,7 +178,7 @@ class TransferService:
                     del self._lines[endpoint]
                 if lost and source is not None:
                     self._log.info("peer_lost", peer=source.host, endpoint=endpoint)
-                    await self._inbox.put(do.PeerLost(source, "its connection ended"))
+                    self._inbox.put_nowait(do.PeerLost(source, "its connection ended"))
 
     # ---- out
 
@@ -181,30 +189,69 @@ class TransferService:
             case do.TellUploader(job, message):
                 self._send_local(Service.UPLOADER, job, message)
             case do.Report(report):
+                self._note(report)
                 self._send_local(Service.WATCHER, do.NO_JOB, report)
             case do.StoreLeaves(address, number, source, runs, body, size):
                 store = partial(self._disk.store, address, source, runs, body, size)
-                self._start(self._store(address, number, store))
+                self._start(self._stores, store, partial(self._stored, address, number))
             case do.ServeLeaves():
-                self._start(self._serve(effect))
-            case do.SendOffer():
-                self._start(self._offer(effect))
+                self._start(self._reads, partial(self._read, effect), partial(self._serve, effect))
+            case do.SendOffer(address=address):
+                self._start(self._reads, partial(self._tree, address), partial(self._offer, effect))
             case do.OpenPartial(address, number, source, tree, reserve):
                 opening = partial(self._disk.open_partial, address, source, tree, reserve)
-                self._start(self._answer(self._names, lambda: do.FetchMoved(address, number, opening())))
+                self._start(self._names, opening, partial(self._moved, address, number))
             case do.NameShard(address, number, namings):
                 naming = partial(self._disk.name, address, namings)
-                self._start(self._answer(self._names, lambda: do.FetchMoved(address, number, naming())))
+                self._start(self._names, naming, partial(self._moved, address, number))
             case do.OpenShard(address):
-                self._start(self._answer(self._names, partial(self._disk.open_shard, address)))
+                self._start(self._names, partial(self._disk.open_shard, address), self._inbox.put_nowait)
             case do.CheckShard(address):
-                self._start(self._check(partial(self._disk.check, address)))
+                self._start(self._names, partial(self._disk.check, address), self._checked)
             case do.Close(address):
-                await asyncio.get_running_loop().run_in_executor(self._names, self._disk.close, address)
+                self._start(self._names, partial(self._disk.close, address), lambda _: None)
             case do.ForgetPeer(peer):
                 for endpoint in peer.leaves:
                     if (known := self._lines.pop(endpoint, None)) is not None:
                         known[0].close()
+
+    def _start(self, pool: ThreadPoolExecutor, work: Callable[[], Answer], done: Callable[[Answer], None]) -> None:
+        """Work in a thread, then call `done` in the event loop; without a task or a future, which cost more."""
+
+        def run() -> None:
+            try:
+                answer = work()
+            except BaseException as error:  # noqa: BLE001 - a bug: the process ends with it, and is started anew
+                self._tell_loop(self._fail, error)
+            else:
+                self._tell_loop(done, answer)
+
+        pool.submit(run)
+
+    def _tell_loop(self, call: Callable[[Answer], None], what: Answer) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(call, what)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._runtime.bus.failed.done():
+            self._runtime.bus.failed.set_exception(error)
+
+    def _moved(self, address: Address, number: int, event: ReceiverEvent) -> None:
+        self._inbox.put_nowait(do.FetchMoved(address, number, event))
+
+    def _note(self, report: TransferReport) -> None:
+        """Log and count what changed since the last report."""
+        self._meters.open_fetches.set(len(report.fetches))
+        states = {fetch.address: fetch.state for fetch in report.fetches}
+        for fetch in report.fetches:
+            if self._states.get(fetch.address) is fetch.state:
+                continue
+            if fetch.state is FetchState.FAILED:
+                self._meters.failed.inc()
+                self._log.warning("fetch_failed", address=fetch.address, have=fetch.have, reason=fetch.reason)
+            elif fetch.state is FetchState.DONE:
+                self._log.info("fetch_done", address=fetch.address, size=fetch.size, by_source=fetch.by_source)
+        self._states = states
 
     def _tell(self, peer: Peer, job: Job, message: Message) -> None:
         match message:
@@ -220,67 +267,54 @@ class TransferService:
         party = Party(host=self._me.host, service=service)
         self._line(self._config.endpoint(service), None).send(self._envelope(party, job, message))
 
-    async def _store(self, address: Address, number: int, work: Callable[[], ReceiverEvent]) -> None:
-        event = await self._thread(self._stores, work)
+    def _stored(self, address: Address, number: int, event: LeavesStored | StoreFailed) -> None:
         if isinstance(event, LeavesStored):
             self._meters.taken.labels(event.source.kind).inc(event.size)
             if event.bad:
                 self._meters.corrupt.labels(str(event.source)).inc(len(event.bad))
                 self._log.warning("leaves_corrupt", peer=str(event.source), address=address, leaves=event.bad[:10])
-        await self._inbox.put(do.FetchMoved(address, number, event))
+        self._moved(address, number, event)
 
-    async def _serve(self, effect: do.ServeLeaves) -> None:
-        unsent = partial(do.LeavesUnsent, effect.address, effect.peer, effect.runs, effect.size)
+    def _read(self, effect: do.ServeLeaves) -> list[memoryview] | do.LeavesUnsent:
         try:
-            body = await self._thread(self._reads, partial(self._disk.read, effect.address, effect.runs))
+            return self._disk.read(effect.address, effect.runs)
         except CorruptError as error:
-            await self._inbox.put(unsent(str(error), gone=True))
+            return _unsent(effect, str(error), gone=True)
+
+    def _serve(self, effect: do.ServeLeaves, body: list[memoryview] | do.LeavesUnsent) -> None:
+        if isinstance(body, do.LeavesUnsent):
+            self._inbox.put_nowait(body)
             return
         endpoints = effect.peer.leaves or (effect.peer.control,)
         self._turn += 1
         line = self._line(endpoints[self._turn % len(endpoints)], source_of(effect.peer))
         message = Leaves(address=effect.address, runs=effect.runs)
-        late = partial(self._put_later, unsent("the peer is not connected"))
+        late = partial(self._inbox.put_nowait, _unsent(effect, "the peer is not connected"))
         line.send(self._envelope(_transfer_of(effect.peer), effect.job, message), body, late)
         self._meters.sent.inc(effect.size)
         self._meters.leaves_sent.inc(sum(run.count for run in effect.runs))
 
-    async def _offer(self, effect: do.SendOffer) -> None:
+    def _tree(self, address: Address) -> bytes | do.OfferUnsent:
         try:
-            text = memoryview(await self._thread(self._reads, partial(self._disk.tree, effect.address)))
+            return self._disk.tree(address)
         except CorruptError as error:
-            await self._inbox.put(do.OfferUnsent(effect.address, str(error)))
+            return do.OfferUnsent(address, str(error))
+
+    def _offer(self, effect: do.SendOffer, text: bytes | do.OfferUnsent) -> None:
+        if isinstance(text, do.OfferUnsent):
+            self._inbox.put_nowait(text)
             return
-        frames = [text[start : start + TREE_FRAME] for start in range(0, len(text), TREE_FRAME)]
-        message = Offer(tags=effect.tags, answer_to=self._machine.report.peer, address=effect.address)
+        view = memoryview(text)
+        frames = [view[start : start + TREE_FRAME] for start in range(0, len(view), TREE_FRAME)]
+        message = Offer(tags=effect.tags, answer_to=self._peer, address=effect.address)
         line = self._line(effect.peer.control, source_of(effect.peer))
         line.send(self._envelope(_transfer_of(effect.peer), effect.job, message), frames)
 
-    async def _check(self, work: Callable[[], do.ShardChecked]) -> None:
-        event = await self._thread(self._names, work)
+    def _checked(self, event: do.ShardChecked) -> None:
         if event.fault:
             self._meters.corrupt_shards.inc()
             self._log.error("shard_corrupt", address=event.address, reason=event.fault)
-        await self._inbox.put(event)
-
-    async def _answer(self, pool: ThreadPoolExecutor, work: Callable[[], do.TransferEvent]) -> None:
-        await self._inbox.put(await self._thread(pool, work))
-
-    async def _thread(self, pool: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-
-    def _start(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._runtime.bus.failed.done():
-            self._runtime.bus.failed.set_exception(error)  # a bug: end, and be started anew
-
-    def _put_later(self, event: do.TransferEvent) -> None:
-        self._start(self._inbox.put(event))
+        self._inbox.put_nowait(event)
 
     def _line(self, endpoint: str, source: Source | None) -> Line:
         known = self._lines.get(endpoint)
@@ -297,3 +331,7 @@ class TransferService:
 
 def _transfer_of(peer: Peer) -> Party:
     return Party(host=peer.host, service=Service.TRANSFER, incarnation=peer.incarnation)
+
+
+def _unsent(effect: do.ServeLeaves, reason: str, *, gone: bool = False) -> do.LeavesUnsent:
+    return do.LeavesUnsent(effect.address, effect.peer, effect.runs, effect.size, reason, gone)

@@ -190,7 +190,7 @@ class Disk:
             return None
         self._trees[claim.name] = tree
         wanted = any(file.path == BACKUP_WISH for file in tree.files)
-        return ClaimHashed(claim, tree.address, tree.size, wanted)
+        return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), wanted)
 
     def verify(self, effect: VerifyShard) -> Event | None:
         """Compare a named shard with its tree; None: stopped."""

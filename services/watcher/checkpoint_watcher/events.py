@@ -76,11 +76,18 @@ class SaveGone(msgspec.Struct, frozen=True):
 
 
 class ClaimHashed(msgspec.Struct, frozen=True):
-    """The bytes have this address; `wanted` says that the trainer asked for a backup of this save."""
+    """The bytes have this address.
+
+    Attributes:
+        size: bytes of all files.
+        entries: files and directories.
+        wanted: the trainer asked for a backup of this save.
+    """
 
     claim: Claim
     address: Address
     size: int
+    entries: int = 1
     wanted: bool = False
 
 

@@ -34,7 +34,6 @@ MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
 NOBODY: Final = Incarnation("")
 NEVER: Final = float("inf")
-RESERVE_INODES: Final = 1024
 HELD_A_GAP: Final = 500
 """Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
 
@@ -207,7 +206,7 @@ class Reporter:
             offers=tuple(offers[:MAX_OFFERS]),
             fetches=self.restorer.fetches(),
             reserve=self.saves.reserve,
-            reserve_inodes=RESERVE_INODES if self.saves.reserve else 0,
+            reserve_inodes=self.saves.reserve_inodes,
         )
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:

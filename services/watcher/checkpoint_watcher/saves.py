@@ -26,6 +26,10 @@ MAX_CLAIMING: Final = 4096
 """Claims in hand; what a scan found beyond them waits for the next one."""
 RESERVE: Final = 1.1
 """Room kept free for the trainer's next save, in sizes of its largest."""
+SMALL_FILES: Final = 8
+"""Inodes that names, trees and sidecars of a save take beside it."""
+LEAST_ENTRIES: Final = 16
+"""Entries that a save is taken to have until a larger one was hashed in this life of the process."""
 MAX_WANTED: Final = 16
 FILES: Final = frozenset({"pytorch"})
 """Frameworks that save files; the others save directories."""
@@ -43,6 +47,7 @@ class Saves:
     naming: dict[str, tuple[Claim, Tag]] = field(default_factory=dict)
     wanted: list[Save] = field(default_factory=list)
     unclaimed: int = 0
+    _entries: int = LEAST_ENTRIES
     _queued: set[str] = field(default_factory=set)
     _skipped: set[Save] = field(default_factory=set)
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
@@ -78,6 +83,11 @@ class Saves:
             if held.own and held.tag.job == self.node.job:
                 sizes[held.tag.save] = sizes.get(held.tag.save, 0) + held.tag.size
         return int(RESERVE * max(sizes.values(), default=0))
+
+    @property
+    def reserve_inodes(self) -> int:
+        """Inodes to keep free for it."""
+        return int(RESERVE * self._entries) + SMALL_FILES if self.reserve else 0
 
     def resume(self, claims: tuple[Claim, ...]) -> None:
         """Take up what an earlier life claimed."""
@@ -132,9 +142,9 @@ class Saves:
 
     def gone(self, event: SaveGone) -> None:
         """Somebody else took it, or its claim; nothing is left to do."""
-        self.claiming.pop(event.claim.name, None)
-        self.hashing.pop(event.claim.name, None)
-        self.naming.pop(event.claim.name, None)
+        if self.claiming.pop(event.claim.name, None) is None:
+            self.hashing.pop(event.claim.name, None)
+            self.naming.pop(event.claim.name, None)
         self.sizes.pop(event.claim.name, None)
         self.node.announce("save_vanished", step=event.claim.save.step, reason=event.reason)
         self._pump()
@@ -143,6 +153,7 @@ class Saves:
         """Name it, unless the step was saved before in this epoch."""
         claim = event.claim
         self.hashing.pop(claim.name, None)
+        self._entries = max(self._entries, event.entries)
         if event.wanted and claim.save not in self.wanted:
             self.wanted = [*self.wanted, claim.save][-MAX_WANTED:]
         tag = Tag(claim.job, claim.save, claim.shape, claim.key, event.address, event.size)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from checkpoint_replicator import leaf
+from checkpoint_replicator.buffer import new_buffer
 from checkpoint_replicator.content import Content
 from checkpoint_replicator.errors import CorruptError, ProtocolError, UnsupportedError
 from checkpoint_replicator.hashing import check_leaves
@@ -157,7 +158,7 @@ class Partial:
     def seed(self, source: Path) -> int:
         """Take every good leaf from a copy that may be corrupt; returns the bytes taken."""
         taken = 0
-        buffer = bytearray(leaf.LEAF_SIZE)
+        buffer = new_buffer(leaf.LEAF_SIZE)
         try:
             content = Content(source)
         except (OSError, UnsupportedError):
@@ -170,7 +171,7 @@ class Partial:
                     continue
                 try:
                     size = pread(content, self.tree, number, buffer)
-                    self.put(number, memoryview(buffer)[:size])
+                    self.put(number, buffer[:size])
                 except CorruptError:
                     continue
                 taken += size

@@ -51,7 +51,7 @@ AGAIN: Final = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", 
 """The same by text: out of a script these answers come without their class."""
 BATCH: Final = 200
 """Keys read by one pipeline."""
-ROUNDS: Final = 3
+ROUNDS: Final = 10
 """So often a reading is begun again because the data set was replaced meanwhile."""
 BAD_KEY: Final = re.compile(r"BADKEY (.*?)(?: script: [0-9a-f]+, on @.*)?$", re.DOTALL)
 

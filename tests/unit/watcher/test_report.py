@@ -66,6 +66,19 @@ def test_reports_come_every_two_seconds_and_at_change_at_most_ten_times_a_second
     assert len(shell.all(do.SendReport)) <= 12
 
 
+def test_law_8_the_transfer_learns_what_to_keep_free_for_the_next_save(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.wait(0.2)
+    assert (shell.transfer.reserve, shell.transfer.reserve_inodes) == (0, 0)
+    shell.disk.save(1, "x" * 1000)
+    shell.scan()
+    shell.wait(0.2)
+    assert shell.transfer.reserve == 1100
+    assert shell.transfer.reserve_inodes >= 16
+    assert shell.report.room is not None
+    assert shell.report.room.reserve == 1100
+
+
 def test_the_version_of_a_report_grows_only_with_its_content(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.wait(3)

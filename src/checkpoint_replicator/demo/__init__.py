@@ -1,0 +1,1 @@
+"""The demonstration: a small training job that loses a node and gets everything back."""
