@@ -4,6 +4,7 @@ Each run is a process of its own, so that its memory is its own: `python benchma
 """
 
 import argparse
+import mmap
 import os
 import resource
 import statistics
@@ -24,7 +25,7 @@ RUNS = 5
 
 def plain(path: Path) -> None:
     """Read every file with a buffer of 1 MiB and hash each as a whole: the least that anybody can do in one thread."""
-    buffer = memoryview(bytearray(MIB))
+    buffer = memoryview(mmap.mmap(-1, MIB))  # page-aligned, as ours
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         hasher = blake3()
         with file.open("rb", buffering=0) as source:

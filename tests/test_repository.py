@@ -46,12 +46,11 @@ SHELLS = (
 """Modules that may wait, look at the clock, throw dice, log, or talk to the outside. All others are pure."""
 OUTSIDE = {"asyncio", "zmq", "redis", "google", "socket", "time", "random", "structlog"}
 TESTED_ELSEWHERE = {
+    "checkpoint_transfer.service": "tests/integration/test_transfer.py",
     "checkpoint_replicator.cli.demo": "tests/system/test_demo.py",
 }
 """Shells whose behaviour only shows with real processes: module to the test that shows it."""
 AWAITED = (
-    "checkpoint_coordinator.*",
-    "checkpoint_transfer.*",
     "checkpoint_watcher.*",
     "checkpoint_replicator.cli.demo",
 )

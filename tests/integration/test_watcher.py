@@ -322,7 +322,7 @@ async def test_law_3_kill_9_at_any_moment_loses_no_save(watcher: WatcherProcess,
 async def test_without_redis_a_yaml_is_consumed_late_and_fails_with_its_address(tmp_path: Path) -> None:
     with WatcherProcess(tmp_path, "redis://127.0.0.1:1/0") as watcher:
         watcher.start()
-        assert "127.0.0.1:1" in watcher.get("readyz") or "not answered" in watcher.get("readyz")
+        await eventually(lambda: "127.0.0.1:1" in watcher.get("readyz"))
         write_yaml(watcher.root)
         await eventually(lambda: "replicator.yaml" not in watcher.names)
         await eventually(lambda: "replicator.failed" in watcher.names)

@@ -127,6 +127,7 @@ class Bench:
         self.coordinators: list[Coordinator] = []
         self.woken = False
         self._reported: dict[Host, tuple[NodeReport, float]] = {}
+        self._registered: dict[Host, str] = {}
         self.laws: list[Callable[[], None]] = []
 
     def coordinator(self, name: str = "c1") -> Coordinator:
@@ -181,6 +182,9 @@ class Bench:
 
     def _live(self, node: FakeNode) -> None:
         with suppress(UnreachableError):
+            if self.store.store_id() != self._registered.get(node.host):
+                self.store.register(node.record)
+                self._registered[node.host] = self.store.store_id()
             node.obey(self.view(node))
         report = node.report()
         before, at = self._reported.get(node.host, (None, float("-inf")))

@@ -63,6 +63,8 @@ class FakeNode:
         self.requested: tuple[Save, ...] = ()
         self.faults: tuple[Fault, ...] = ()
         self.fetch_fault: str | None = None
+        self.stalled = False
+        """While it is, a restore makes no progress."""
         self.store = StoreId("")
         self._lives = 0
         self._version = 0
@@ -212,12 +214,14 @@ class FakeNode:
             here = any(node.alive and any(other.address == tag.address for other in node.held) for node in sources)
             if self.bucket is not None and shard.backup in self.bucket.objects:
                 here = here or f"{tag.address}.data" in self.bucket.objects[shard.backup]
+            if self.stalled:
+                continue
             if here and self.fetch_fault is None:
                 self.held.setdefault(tag, Held(tag=tag, own=True))
                 verified.append(shard.key)
             else:
                 failed.append(Fault(kind="corrupt", reason=self.fetch_fault or "every source was tried", key=shard.key))
-        self._progress = RestoreProgress(stamp=stamp, verified=tuple(verified), failed=tuple(failed))
+        self._progress = RestoreProgress(stamp=stamp, verified=tuple(verified), failed=tuple(failed), size=10)
 
     def _obey_keep(self, upto: Save | None, keep: tuple[Save, ...], drop: tuple[Save, ...]) -> None:
         if upto is not None:

@@ -28,7 +28,7 @@ from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 from checkpoint_transfer import effects as do
-from checkpoint_transfer import receiver
+from checkpoint_transfer import receiving
 from checkpoint_transfer.leaves import LeafSet, leaves_in
 from checkpoint_transfer.machine import Limits, TransferMachine
 from checkpoint_transfer.patience import Patience
@@ -171,26 +171,26 @@ class PaperNode:
             return self.disk.shards[address][leaf]
         return self.disk.partials[address][leaf]
 
-    def open_partial(self, effect: do.OpenPartial) -> receiver.ReceiverEvent:
+    def open_partial(self, effect: do.OpenPartial) -> receiving.ReceiverEvent:
         disk, address = self.disk, effect.address
         if address in disk.shards:
-            return receiver.ShardStood()
+            return receiving.ShardStood()
         if address not in disk.partials:
             if effect.tree is None:
-                return receiver.PartialAbsent()
+                return receiving.PartialAbsent()
             if bytes(effect.tree[0]) == BAD:
                 assert effect.source is not None
-                return receiver.TreeSpoiled(effect.source, "is no tree")
+                return receiving.TreeSpoiled(effect.source, "is no tree")
             size = int(bytes(effect.tree[0])) * MIB
             if size + (effect.reserve.size if effect.reserve else 0) > disk.room:
-                return receiver.RoomMissing(f"{size} bytes do not fit")
+                return receiving.RoomMissing(f"{size} bytes do not fit")
             disk.partials[address] = {}
             disk.leaves[address] = int(bytes(effect.tree[0]))
         leaves = disk.leaves[address]
         have = LeafSet(bytes(leaf in disk.partials[address] for leaf in range(leaves)))
-        return receiver.PartialOpened([MIB] * leaves, have)
+        return receiving.PartialOpened([MIB] * leaves, have)
 
-    def store(self, effect: do.StoreLeaves) -> receiver.ReceiverEvent:
+    def store(self, effect: do.StoreLeaves) -> receiving.ReceiverEvent:
         good: list[int] = []
         bad: list[int] = []
         for run, frame in zip(effect.runs, effect.body, strict=True):
@@ -202,18 +202,18 @@ class PaperNode:
                     good.append(leaf)
                 else:
                     bad.append(leaf)
-        return receiver.LeavesStored(effect.source, tuple(good), tuple(bad), effect.size)
+        return receiving.LeavesStored(effect.source, tuple(good), tuple(bad), effect.size)
 
-    def name(self, effect: do.NameShard) -> receiver.ReceiverEvent:
+    def name(self, effect: do.NameShard) -> receiving.ReceiverEvent:
         disk, address = self.disk, effect.address
         if address in disk.partials:
             partial = disk.partials.pop(address)
             disk.shards[address] = [partial[leaf] for leaf in range(disk.leaves[address])]
         if address not in disk.shards:
-            return receiver.NamingFailed("is not here")
+            return receiving.NamingFailed("is not here")
         for naming in effect.namings:
             disk.named |= {(address, tag) for tag in naming.tags}
-        return receiver.ShardNamed()
+        return receiving.ShardNamed()
 
     # ---- for tests
 

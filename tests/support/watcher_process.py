@@ -86,7 +86,7 @@ class WatcherProcess:
         with (self.base / "watcher.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         if wait:
-            until(lambda: "checkpoint_replicator_scans_total 0.0" not in self.metrics(), 20)
+            until(lambda: self.metric("checkpoint_replicator_scans_total") >= 1, 20)
         return self
 
     def get(self, path: str) -> str:
@@ -100,13 +100,9 @@ class WatcherProcess:
         except OSError:
             return ""
 
-    def metrics(self) -> str:
-        """Its figures; those of a scan before there are any."""
-        return self.get("metrics") or "checkpoint_replicator_scans_total 0.0"
-
     def metric(self, name: str) -> float:
-        """One of its figures."""
-        for line in self.metrics().splitlines():
+        """One of its figures; 0 while there is none."""
+        for line in self.get("metrics").splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         return 0.0

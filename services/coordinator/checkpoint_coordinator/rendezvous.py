@@ -30,7 +30,8 @@ from checkpoint_replicator.session import SessionState
 __all__ = ["Rendezvous"]
 
 MOST_ROUNDS: Final = 3
-"""So often a save that looks whole is tried before it counts as spent."""
+ROUNDS_PERIOD: Final = 60.0
+"""A save that looks whole is tried so often, and for so many seconds, before it counts as spent: peers restart."""
 ROUND_PAUSE: Final = 2.0
 """Seconds before the next round: copies found corrupt are dropped and reported meanwhile."""
 REASON_PERIOD: Final = 5.0
@@ -46,7 +47,7 @@ class Rendezvous:
         self._desk = desk
         self._opened = float("-inf")
         self._choice: Choice | None = None
-        self._rounds: dict[Save, int] = {}
+        self._rounds: dict[Save, list[float]] = {}
         self._spent: dict[Save, str] = {}
         self._reason_at = float("-inf")
         self._listing_at = float("-inf")
@@ -349,10 +350,11 @@ class Rendezvous:
         desk, epoch = self._desk, self._desk.state.epoch
         if record.save is None or epoch is None:
             return
-        rounds = self._rounds[record.save] = self._rounds.get(record.save, 0) + 1
-        if rounds >= MOST_ROUNDS:
+        rounds = self._rounds.setdefault(record.save, [])
+        rounds.append(now)
+        if len(rounds) >= MOST_ROUNDS and now - rounds[0] >= ROUNDS_PERIOD:
             self._spent[record.save] = f"it could not be completed: {'; '.join(failed[:4])}"
-        desk.note("restore_failed", save=str(record.save), reason="; ".join(failed[:4]), round=str(rounds))
+        desk.note("restore_failed", save=str(record.save), reason="; ".join(failed[:4]), round=str(len(rounds)))
         desk.state.epoch = msgspec.structs.replace(
             epoch, stamp=desk.next_stamp(), state=EpochState.DECIDING, reason=f"deciding again: {'; '.join(failed[:4])}"
         )

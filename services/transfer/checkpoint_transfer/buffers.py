@@ -4,6 +4,7 @@ Fresh memory for every message would cost a page fault and a zeroing for each 4 
 view of it dies, and ZeroMQ keeps its view until the kernel has the bytes; so nothing is ever written over too early.
 """
 
+import ctypes
 import threading
 import weakref
 from typing import Final
@@ -23,7 +24,8 @@ class Buffers:
         self._size = size
         self._most = most
         self._free: list[memoryview] = []
-        self._lent: dict[int, weakref.ref[memoryview]] = {}
+        self._lent: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
+        self._lease = ctypes.c_char * size
         self._lock = threading.RLock()  # a view may die in the middle of anything
 
     @property
@@ -37,10 +39,11 @@ class Buffers:
             return memoryview(bytearray(size))
         with self._lock:
             whole = self._free.pop() if self._free else new_buffer(self._size)
-            view = whole[:size]
-            key = id(view)
-            self._lent[key] = weakref.ref(view, lambda _: self._take_back(key, whole))
-        return view
+            # Every view, and every slice of one, keeps the lease alive; a view itself may die before its slices.
+            lease = self._lease.from_buffer(whole)
+            key = id(lease)
+            self._lent[key] = weakref.ref(lease, lambda _: self._take_back(key, whole))
+        return memoryview(lease).cast("B")[:size]
 
     def _take_back(self, key: int, whole: memoryview) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ from checkpoint_replicator.tree import Tree
 from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
 from checkpoint_transfer.leaves import LeafSet
-from checkpoint_transfer.receiver import (
+from checkpoint_transfer.receiving import (
     Frames,
     LeavesStored,
     NamingFailed,

@@ -18,7 +18,7 @@ from checkpoint_replicator.messages import (
 from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Tag
 from checkpoint_transfer.leaves import Sizes
-from checkpoint_transfer.receiver import Frames, ReceiverEvent
+from checkpoint_transfer.receiving import Frames, ReceiverEvent
 from checkpoint_transfer.source import Source
 
 __all__ = [

@@ -5,7 +5,8 @@ from checkpoint_replicator.messages import Fetch, FetchOrder, FetchState, Party,
 from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Tag
 from checkpoint_transfer.effects import Naming
-from checkpoint_transfer.receiver import Phase, Receiver, SourcesChanged
+from checkpoint_transfer.receiver import Phase, Receiver
+from checkpoint_transfer.receiving import SourcesChanged
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["Fetching"]

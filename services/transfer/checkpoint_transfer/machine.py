@@ -26,12 +26,13 @@ from checkpoint_replicator.messages import (
 )
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
-from checkpoint_transfer import holder, offers, receiver
+from checkpoint_transfer import holder, offers, receiving
 from checkpoint_transfer.budget import Budget
 from checkpoint_transfer.fetching import Fetching
 from checkpoint_transfer.leaves import CHUNK_BYTES, LeafSet, Sizes
 from checkpoint_transfer.patience import Patience
-from checkpoint_transfer.receiver import Frames, Phase
+from checkpoint_transfer.receiver import Phase, Receiver
+from checkpoint_transfer.receiving import Frames
 from checkpoint_transfer.serving import Addressed, Serving
 from checkpoint_transfer.source import Source, source_of
 
@@ -151,7 +152,7 @@ class TransferMachine:
                 self._serving.lose(source)
                 for fetch in list(self._fetches.values()):
                     if source in fetch.receiver.sources:
-                        yield from self._move(fetch, receiver.SourceLost(source, reason), now)
+                        yield from self._move(fetch, receiving.SourceLost(source, reason), now)
             case Ticked():
                 yield from self._tick(now)
 
@@ -187,10 +188,10 @@ class TransferMachine:
                 yield from self._want(message, now)
             case Leaves(address=address, runs=runs):
                 if (fetch := self._fetches.get(address)) is not None and len(runs) == len(body):
-                    yield from self._move(fetch, receiver.LeavesArrived(fetch.source(sender), runs, body), now)
+                    yield from self._move(fetch, receiving.LeavesArrived(fetch.source(sender), runs, body), now)
             case NotYet(address=address, runs=runs, gone=gone, reason=reason):
                 if (fetch := self._fetches.get(address)) is not None:
-                    absent = receiver.LeavesAbsent(fetch.source(sender), runs, gone, reason)
+                    absent = receiving.LeavesAbsent(fetch.source(sender), runs, gone, reason)
                     yield from self._move(fetch, absent, now)
             case Stored(address=address, tags=tags):
                 self._changed = True
@@ -237,7 +238,7 @@ class TransferMachine:
 
     def _begin(self, address: Address, job: Job) -> Fetching:
         self._number += 1
-        machine = receiver.Receiver(self._incoming, self._limits.window, self._patience)
+        machine = Receiver(self._incoming, self._limits.window, self._patience)
         fetch = Fetching(self._me.host, address, job, self._number, machine)
         self._fetches[address] = fetch
         self._jobs[address] = job
@@ -250,7 +251,7 @@ class TransferMachine:
         fetch = self._fetches.get(address)
         if not offer.tags or sender.service is not Service.TRANSFER:  # the answer to a Want for the tree
             if fetch is not None:
-                yield from self._move(fetch, receiver.TreeArrived(fetch.source(sender), body), now)
+                yield from self._move(fetch, receiving.TreeArrived(fetch.source(sender), body), now)
             return
         if (refusal := self._refusal(offer, fetch)) is not None:
             yield do.Tell(offer.answer_to, offer.tags[0].job, refusal)
@@ -262,7 +263,7 @@ class TransferMachine:
                 yield msgspec.structs.replace(effect, source=source, tree=body)
             else:
                 yield effect
-        yield from self._move(fetch, receiver.TreeArrived(source, body), now)
+        yield from self._move(fetch, receiving.TreeArrived(source, body), now)
         yield from self._name_more(fetch)
 
     def _refusal(self, offer: Offer, fetch: Fetching | None) -> Refused | None:
@@ -275,7 +276,7 @@ class TransferMachine:
             return Refused(address=address, kind="busy", reason=f"{copies} copies are being received")
         return None
 
-    def _move(self, fetch: Fetching, event: receiver.ReceiverEvent, now: float) -> Iterator[do.TransferEffect]:
+    def _move(self, fetch: Fetching, event: receiving.ReceiverEvent, now: float) -> Iterator[do.TransferEffect]:
         """Pass an event to a fetch, translate its effects, and draw the consequences of where it stands then."""
         before, here = fetch.receiver.phase, fetch.receiver.have.count
         self._share_window()
@@ -283,13 +284,13 @@ class TransferMachine:
             yield from self._perform(fetch, effect)
         phase = fetch.receiver.phase
         self._changed |= phase is not before
-        if isinstance(event, receiver.PartialOpened) and phase in {Phase.LEAVES, Phase.NAMING}:
+        if isinstance(event, receiving.PartialOpened) and phase in {Phase.LEAVES, Phase.NAMING}:
             yield from self._known(fetch.address, fetch.receiver.sizes, fetch.receiver.have, now)
         elif fetch.receiver.have.count != here:
             yield from self._serve(fetch.address, self._serving.landed(fetch.address, now))
-        if isinstance(event, receiver.ShardNamed):
+        if isinstance(event, receiving.ShardNamed):
             yield from self._named(fetch)
-        elif isinstance(event, receiver.NamingFailed):
+        elif isinstance(event, receiving.NamingFailed):
             fetch.naming_failed()
         if phase is Phase.FAILED:
             for peer, tags in fetch.refuse():
@@ -335,25 +336,25 @@ class TransferMachine:
                 yield do.Tell(peer, fetch.job, stopped)
         yield from self._close_unused(fetch.address)
 
-    def _perform(self, fetch: Fetching, effect: receiver.ReceiverEffect) -> Iterator[do.TransferEffect]:
+    def _perform(self, fetch: Fetching, effect: receiving.ReceiverEffect) -> Iterator[do.TransferEffect]:
         address, number = fetch.address, fetch.number
         match effect:
-            case receiver.OpenPartial(source, tree):
+            case receiving.OpenPartial(source, tree):
                 reserve = None
                 if fetch.order is None:
                     reserve = do.Reserve(self._orders.reserve, self._orders.reserve_inodes)
                 yield do.OpenPartial(address, number, source, tree, reserve)
-            case receiver.AskTree(source):
+            case receiving.AskTree(source):
                 yield from self._ask(fetch, source, Want(address=address, answer_to=self._me, tree=True))
-            case receiver.AskLeaves(source, runs, credit):
+            case receiving.AskLeaves(source, runs, credit):
                 want = Want(address=address, answer_to=self._me, runs=runs, credit=credit)
                 yield from self._ask(fetch, source, want)
-            case receiver.StoreLeaves(source, runs, body, size):
+            case receiving.StoreLeaves(source, runs, body, size):
                 yield do.StoreLeaves(address, number, source, runs, body, size)
-            case receiver.Complain(source, reason):
+            case receiving.Complain(source, reason):
                 if (peer := fetch.peer(source)) is not None:
                     yield do.Tell(peer, fetch.job, Refused(address=address, kind="corrupt", reason=reason))
-            case receiver.NameShard():
+            case receiving.NameShard():
                 if namings := fetch.begin_naming():
                     yield do.NameShard(address, number, namings)
 

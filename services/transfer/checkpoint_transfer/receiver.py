@@ -5,49 +5,44 @@ against the tree. A source that is silent, dry or corrupt is remembered, and the
 tried; then it says of each one why.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
-
-import msgspec
 
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Run
 from checkpoint_transfer.budget import Budget
 from checkpoint_transfer.leaves import CHUNK_BYTES, CHUNK_LEAVES, LeafSet, Sizes, fit, leaves_in, runs_of
 from checkpoint_transfer.patience import Patience
+from checkpoint_transfer.receiving import (
+    AskLeaves,
+    AskTree,
+    Complain,
+    Frames,
+    LeavesAbsent,
+    LeavesArrived,
+    LeavesStored,
+    NameShard,
+    NamingFailed,
+    OpenPartial,
+    PartialAbsent,
+    PartialOpened,
+    ReceiverEffect,
+    ReceiverEvent,
+    RoomMissing,
+    ShardNamed,
+    ShardStood,
+    SourceLost,
+    SourcesChanged,
+    StoreFailed,
+    StoreLeaves,
+    TreeArrived,
+    TreeSpoiled,
+)
 from checkpoint_transfer.source import Source
 from checkpoint_transfer.supply import Supply
 
-__all__ = [
-    "AskLeaves",
-    "AskTree",
-    "Complain",
-    "LeavesAbsent",
-    "LeavesArrived",
-    "LeavesStored",
-    "NameShard",
-    "NamingFailed",
-    "OpenPartial",
-    "PartialAbsent",
-    "PartialOpened",
-    "Phase",
-    "Receiver",
-    "ReceiverEffect",
-    "ReceiverEvent",
-    "RoomMissing",
-    "ShardNamed",
-    "ShardStood",
-    "SourceLost",
-    "SourcesChanged",
-    "StoreFailed",
-    "StoreLeaves",
-    "TreeArrived",
-    "TreeSpoiled",
-]
-
-Frames = Sequence[bytes | memoryview]
-"""Body frames, passed through from the bus to the disk."""
+__all__ = ["Phase", "Receiver"]
 
 MISSING: Final = 0
 ASKED: Final = 1
@@ -67,161 +62,6 @@ class Phase(StrEnum):
     NAMING = "naming"
     DONE = "done"
     FAILED = "failed"
-
-
-class SourcesChanged(msgspec.Struct, frozen=True):
-    """These sources are to be asked from now on, the best first; what is known of those that stay is kept."""
-
-    sources: tuple[Source, ...]
-
-
-class TreeArrived(msgspec.Struct, frozen=True):
-    """A source sent what it says is the tree."""
-
-    source: Source
-    body: Frames
-
-
-class TreeSpoiled(msgspec.Struct, frozen=True):
-    """What the source sent as the tree does not hash to the address, or does not parse."""
-
-    source: Source
-    reason: str
-
-
-class PartialOpened(msgspec.Struct, frozen=True):
-    """The tree is known, the room reserved; these leaves are here already, verified."""
-
-    sizes: Sizes
-    have: LeafSet
-
-
-class PartialAbsent(msgspec.Struct, frozen=True):
-    """Nothing of this shard is here: the tree is needed."""
-
-
-class ShardStood(msgspec.Struct, frozen=True):
-    """The whole shard stands here under another name already."""
-
-
-class RoomMissing(msgspec.Struct, frozen=True):
-    """There is no room for the shard."""
-
-    reason: str
-
-
-class LeavesArrived(msgspec.Struct, frozen=True):
-    """A source sent leaves."""
-
-    source: Source
-    runs: tuple[Run, ...]
-    body: Frames
-
-
-class LeavesStored(msgspec.Struct, frozen=True):
-    """Leaves of a source were verified: the good ones are in the partial, the bad ones were thrown away."""
-
-    source: Source
-    good: tuple[int, ...]
-    bad: tuple[int, ...]
-    size: int
-    """Of the StoreLeaves that it answers."""
-
-
-class StoreFailed(msgspec.Struct, frozen=True):
-    """The ramdisk took no leaves."""
-
-    source: Source
-    size: int
-    reason: str
-
-
-class LeavesAbsent(msgspec.Struct, frozen=True):
-    """A source does not have these leaves (none named: what it was asked for), with `gone` never will."""
-
-    source: Source
-    runs: tuple[Run, ...]
-    gone: bool
-    reason: str
-
-
-class SourceLost(msgspec.Struct, frozen=True):
-    """A source's socket was disconnected."""
-
-    source: Source
-    reason: str
-
-
-class ShardNamed(msgspec.Struct, frozen=True):
-    """The shard stands under its names."""
-
-
-class NamingFailed(msgspec.Struct, frozen=True):
-    """The shard could not be named; `clash`: another shard has one of the names, so trying again is in vain."""
-
-    reason: str
-    clash: bool = False
-
-
-class OpenPartial(msgspec.Struct, frozen=True):
-    """Open the partial with this tree; without one look what is there."""
-
-    source: Source | None = None
-    tree: Frames | None = None
-
-
-class AskTree(msgspec.Struct, frozen=True):
-    """Ask a source for the tree."""
-
-    source: Source
-
-
-class AskLeaves(msgspec.Struct, frozen=True):
-    """Ask a source for leaves; `credit` bytes, these included, are asked of it and have not arrived."""
-
-    source: Source
-    runs: tuple[Run, ...]
-    credit: int
-
-
-class StoreLeaves(msgspec.Struct, frozen=True):
-    """Verify leaves and write the good ones into the partial; `size` bytes of them had been asked for."""
-
-    source: Source
-    runs: tuple[Run, ...]
-    body: Frames
-    size: int
-
-
-class Complain(msgspec.Struct, frozen=True):
-    """Tell a source that its bytes differ from the tree."""
-
-    source: Source
-    reason: str
-
-
-class NameShard(msgspec.Struct, frozen=True):
-    """Every leaf is here: give the shard its names."""
-
-
-ReceiverEvent = (
-    SourcesChanged
-    | TreeArrived
-    | TreeSpoiled
-    | PartialOpened
-    | PartialAbsent
-    | ShardStood
-    | RoomMissing
-    | LeavesArrived
-    | LeavesStored
-    | StoreFailed
-    | LeavesAbsent
-    | SourceLost
-    | ShardNamed
-    | NamingFailed
-    | Ticked
-)
-ReceiverEffect = OpenPartial | AskTree | AskLeaves | StoreLeaves | Complain | NameShard
 
 
 class Receiver:

@@ -14,6 +14,7 @@ from checkpoint_replicator.ids import Address, Job
 from checkpoint_replicator.messages import (
     FEATURES,
     Envelope,
+    FetchState,
     Leaves,
     Message,
     Offer,
@@ -21,6 +22,7 @@ from checkpoint_replicator.messages import (
     Refused,
     Service,
     Stored,
+    TransferReport,
 )
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Hold, Ramdisk
@@ -34,7 +36,7 @@ from checkpoint_transfer.line import Line
 from checkpoint_transfer.machine import Limits, TransferMachine
 from checkpoint_transfer.meters import Meters
 from checkpoint_transfer.patience import patience_of
-from checkpoint_transfer.receiver import LeavesStored, ReceiverEvent, StoreFailed
+from checkpoint_transfer.receiving import LeavesStored, ReceiverEvent, StoreFailed
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["run"]
@@ -98,6 +100,7 @@ class TransferService:
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, tuple[Line, Source | None]] = {}
         self._turn = 0
+        self._states: dict[Address, FetchState] = {}
         self._stores = ThreadPoolExecutor(config.hash_threads, thread_name_prefix="store")
         self._reads = ThreadPoolExecutor(config.read_threads, thread_name_prefix="read")
         self._names = ThreadPoolExecutor(2, thread_name_prefix="name")
@@ -186,6 +189,7 @@ class TransferService:
             case do.TellUploader(job, message):
                 self._send_local(Service.UPLOADER, job, message)
             case do.Report(report):
+                self._note(report)
                 self._send_local(Service.WATCHER, do.NO_JOB, report)
             case do.StoreLeaves(address, number, source, runs, body, size):
                 store = partial(self._disk.store, address, source, runs, body, size)
@@ -234,6 +238,20 @@ class TransferService:
 
     def _moved(self, address: Address, number: int, event: ReceiverEvent) -> None:
         self._inbox.put_nowait(do.FetchMoved(address, number, event))
+
+    def _note(self, report: TransferReport) -> None:
+        """Log and count what changed since the last report."""
+        self._meters.open_fetches.set(len(report.fetches))
+        states = {fetch.address: fetch.state for fetch in report.fetches}
+        for fetch in report.fetches:
+            if self._states.get(fetch.address) is fetch.state:
+                continue
+            if fetch.state is FetchState.FAILED:
+                self._meters.failed.inc()
+                self._log.warning("fetch_failed", address=fetch.address, have=fetch.have, reason=fetch.reason)
+            elif fetch.state is FetchState.DONE:
+                self._log.info("fetch_done", address=fetch.address, size=fetch.size, by_source=fetch.by_source)
+        self._states = states
 
     def _tell(self, peer: Peer, job: Job, message: Message) -> None:
         match message:

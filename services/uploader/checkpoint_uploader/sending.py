@@ -9,6 +9,7 @@ from checkpoint_replicator import leaf
 from checkpoint_replicator.backup import data_name, tree_name
 from checkpoint_replicator.blobs import Blob
 from checkpoint_replicator.blobs.crc32c import Crc32c
+from checkpoint_replicator.buffer import new_buffer
 from checkpoint_replicator.errors import CorruptError, UnsupportedError
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.tree import ROOT, File, Tree
@@ -89,7 +90,7 @@ def _send_file(folder: BackupFolder, name: str, file: File, shard: OpenShard) ->
     """Read twice: once for the sum, which the store wants first, once to send."""
     total = Crc32c()
     # One buffer for all leaves: fresh memory for each costs more than reading and hashing it.
-    buffer = memoryview(bytearray(min(leaf.LEAF_SIZE, file.size)))
+    buffer = new_buffer(min(leaf.LEAF_SIZE, file.size))
     numbers = shard.tree.leaves_of(file.path)
     for number in numbers:
         total.update(bytes(buffer[: shard.pread_leaf(number, buffer)]))

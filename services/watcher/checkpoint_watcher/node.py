@@ -82,11 +82,6 @@ class Node:
         self.announce("fault_found", kind=fault.kind, reason=fault.reason)
         return True
 
-    def forgive(self, *kinds: str) -> None:
-        """Forget faults of these kinds: their cause is gone."""
-        for name in [name for name in self.faults if name[0] in kinds]:
-            del self.faults[name]
-
     def hold(self, held: Held) -> None:
         """Add to the inventory, or change it."""
         self.held[held.tag] = held

@@ -6,11 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
-
-from prometheus_client import Counter, Gauge
 
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.driver import drive
@@ -20,7 +17,6 @@ from checkpoint_replicator.messages import (
     Beacon,
     Envelope,
     Message,
-    NodeReport,
     Party,
     Service,
     TransferReport,
@@ -28,7 +24,7 @@ from checkpoint_replicator.messages import (
 )
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Ramdisk
-from checkpoint_replicator.records import HostRecord, Lease
+from checkpoint_replicator.records import HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
 from checkpoint_watcher.disk import Disk
@@ -58,7 +54,9 @@ from checkpoint_watcher.events import (
     ViewRead,
 )
 from checkpoint_watcher.inotify import Watchman
+from checkpoint_watcher.line import Lines
 from checkpoint_watcher.machine import WatcherMachine
+from checkpoint_watcher.meters import Meters
 from checkpoint_watcher.scan import Scanner
 
 __all__ = ["run"]
@@ -72,8 +70,6 @@ HASHERS: Final = 3
 """Two saves and one restore at once; the machine asks for no more."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
-LATE: Final = 1.25
-"""The machine reports by itself; only what is so much later than it should be is said by the heartbeat."""
 SCAN_GAP: Final = 0.01
 """Shortest time between two scans; a long scan makes it longer."""
 
@@ -114,49 +110,6 @@ async def _own(ramdisk: Ramdisk, config: WatcherConfig, runtime: Runtime) -> Cal
     return None
 
 
-@dataclass(slots=True)
-class Line:
-    """The way to one job's coordinator."""
-
-    lease: Lease
-    sender: Sender
-    deafen: Callable[[], None]
-    sent_at: float = 0.0
-    arrived: bool = False
-    """The last report found a connection and room."""
-
-
-@dataclass(slots=True)
-class Meters:
-    """Figures for people."""
-
-    events: Counter
-    overflows: Counter
-    scans: Counter
-    scan_seconds: Counter
-    corrupt: Counter
-    held: Gauge
-    on_the_way: Gauge
-    foreign: Gauge
-    committed: Gauge = field(repr=False)
-
-
-def _meters(runtime: Runtime) -> Meters:
-    registry = runtime.metrics
-    prefix = "checkpoint_replicator"
-    return Meters(
-        events=Counter(f"{prefix}_watcher_events_total", "What the watcher announced", ["event"], registry=registry),
-        overflows=Counter(f"{prefix}_inotify_overflow_total", "Times the kernel lost events", registry=registry),
-        scans=Counter(f"{prefix}_scans_total", "Scans of the ramdisk", registry=registry),
-        scan_seconds=Counter(f"{prefix}_scan_seconds_total", "Time that scans took", registry=registry),
-        corrupt=Counter(f"{prefix}_corrupt_copies_total", "Copies found corrupt", ["tier"], registry=registry),
-        held=Gauge(f"{prefix}_held_shards", "Shards that stand here", registry=registry),
-        on_the_way=Gauge(f"{prefix}_saves_on_the_way", "Finished saves that are not named yet", registry=registry),
-        foreign=Gauge(f"{prefix}_foreign_names", "Names in the ramdisk that are none of ours", registry=registry),
-        committed=Gauge(f"{prefix}_last_committed_step", "Newest committed step", registry=registry),
-    )
-
-
 class Watcher:
     """One life of the process, while it holds the lock."""
 
@@ -170,9 +123,8 @@ class Watcher:
         self.inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX)
         # The machine bounds what it asks of the ramdisk; a full queue here would stop the one who empties it.
         self.work: asyncio.Queue[Effect] = asyncio.Queue()
-        self.lines: dict[Job, Line] = {}
-        self.last: dict[Job, NodeReport] = {}
-        self.meters = _meters(runtime)
+        self.lines = Lines(runtime.bus, self.me, config.times, self._hear)
+        self.meters = Meters(runtime.metrics)
         self.scanner = Scanner(ramdisk.root, ramdisk.room)
         self.awake = asyncio.Event()
         self.watchman = Watchman(ramdisk.root, self.awake.set, self._overflowed)
@@ -200,7 +152,7 @@ class Watcher:
             self._spawn(self._work(), "work"),
             self._spawn(self._scan(), "scan"),
             self._spawn(self.watchman.run(), "watch"),
-            self._spawn(self._beat(), "heartbeat"),
+            self._spawn(self.lines.run(), "heartbeat"),
         ]
         stop = asyncio.create_task(self.runtime.stopping.wait(), name="stop")
         try:
@@ -255,8 +207,8 @@ class Watcher:
             begun = time.monotonic()
             snapshot = await self._in(self.looking, self.scanner.scan, begun, self.watchman.take())
             took = time.monotonic() - begun
-            self.meters.scans.inc()
-            self.meters.scan_seconds.inc(took)
+            self.meters.scanned(took)
+            self.meters.measure(self.machine)
             await self.inbox.put(Scanned(snapshot))
             await asyncio.sleep(SCAN_GAP + took)
             try:
@@ -291,16 +243,6 @@ class Watcher:
         if answer is not None:
             await self.inbox.put(answer)
 
-    async def _beat(self) -> None:
-        """Say again what was said last, however busy the rest is: silence means that a host is lost."""
-        times = self.config.times
-        while True:
-            await asyncio.sleep(times.report_gap)
-            for job, line in self.lines.items():
-                wait = times.report * LATE if line.arrived else times.report_gap
-                if job in self.last and time.monotonic() >= line.sent_at + wait:
-                    self._report(job, self.last[job])
-
     # ---- effects
 
     async def _perform(self, effect: Effect) -> None:
@@ -315,15 +257,17 @@ class Watcher:
                 self._registration = effect
                 self._spawn(self._register(), "register")
             case Follow(job, lease):
-                await self._follow(job, lease)
+                await self.lines.follow(job, lease)
+                self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
             case SendReport(job, report):
-                self._report(job, report)
+                self.lines.report(job, report)
             case SendTransfer(orders):
                 self._send(self.transfer, self.machine.node.job or NO_JOB, Service.TRANSFER, orders)
             case SendUploader(job, orders):
                 self._send(self.uploader, job, Service.UPLOADER, orders)
             case Announce():
-                self._announce(effect)
+                self.meters.announced(effect)
+                self.runtime.log.info(effect.event, **effect.fields)
             case _:
                 self.work.put_nowait(effect)
 
@@ -357,46 +301,9 @@ class Watcher:
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))
 
-    async def _follow(self, job: Job, lease: Lease) -> None:
-        old = self.lines.pop(job, None)
-        if old is not None:
-            old.sender.close()
-            old.deafen()
-        sender = self.runtime.bus.push(lease.reports)
-        deafen = await self.runtime.bus.subscribe(lease.beacons, f"{job}\0".encode(), self._hear)
-        self.lines[job] = Line(lease, sender, deafen)
-        self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
-
-    def _report(self, job: Job, report: NodeReport) -> None:
-        self.last[job] = report
-        line = self.lines.get(job)
-        if line is None:  # it goes out with the heartbeat once there is a coordinator
-            return
-        lease = line.lease
-        to = Party(host=lease.host, service=Service.COORDINATOR, incarnation=lease.incarnation)
-        line.sent_at = time.monotonic()
-        line.arrived = line.sender.send(Envelope(sender=self.me, receiver=to, job=job, message=report))
-
     def _send(self, sender: Sender, job: Job, service: Service, message: Message) -> None:
         to = Party(host=Host(self.config.host), service=service)
         sender.send(Envelope(sender=self.me, receiver=to, job=job, message=message))
-
-    def _announce(self, effect: Announce) -> None:
-        self.meters.events.labels(effect.event).inc()
-        if effect.event == "corrupt_copy_found":
-            self.meters.corrupt.labels(str(effect.fields.get("tier", "own"))).inc()
-        self.runtime.log.info(effect.event, **effect.fields)
-        self._measure()
-
-    def _measure(self) -> None:
-        node = self.machine.node
-        self.meters.held.set(len(node.held))
-        self.meters.on_the_way.set(len(self.machine.saves.on_the_way(node.job)))
-        if node.snapshot is not None:
-            self.meters.foreign.set(node.snapshot.foreign)
-        authority = self.machine.authorities.get(node.job) if node.job is not None else None
-        if authority is not None and authority.committed is not None:
-            self.meters.committed.set(authority.committed.step)
 
     # ---- messages
 

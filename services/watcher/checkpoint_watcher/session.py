@@ -7,7 +7,7 @@ step is taken when the one before it is known to be done, so the order a < b < c
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
@@ -58,12 +58,10 @@ class SessionKeeper:
     taking: TakeUp | None = None
     _blank: tuple[YamlIdentity, float] | None = None
     _writing: int = 0
-    _written: SessionRecord | None = None
     _removing: bool = False
     _remove_again: float = 0.0
     _telling: bool = False
     _publishing: bool = False
-    _resumed: bool = field(default=False)
 
     @property
     def record(self) -> SessionRecord | None:
@@ -84,8 +82,6 @@ class SessionKeeper:
     def resume(self, record: SessionRecord | None) -> None:
         """Go on with what `session.json` says."""
         self.node.session = record
-        self._written = record
-        self._resumed = record is not None
 
     # ---- the yaml
 
@@ -198,7 +194,6 @@ class SessionKeeper:
     def written(self, record: SessionRecord) -> bool:
         """`session.json` holds this now; True: a new session is open."""
         self._writing -= 1
-        self._written = record
         if self.taking is not None and self.taking.stage is Stage.WRITING and record.yaml == self.taking.seen.identity:
             self.taking = None
             return True

@@ -239,6 +239,8 @@ def test_a_save_that_never_completes_ends_in_an_error() -> None:
     commit(bench, nodes, 1)
     nodes[1].fetch_fault = "leaf 3 differs"
     bench.restart()
+    bench.run(50)
+    assert [node.failed for node in nodes] == [None, None]
     assert bench.run(60, lambda: all(node.failed is not None for node in nodes))
     assert "leaf 3 differs" in str(nodes[0].failed)
 
@@ -420,8 +422,6 @@ def test_s102_flushall_in_mid_run_costs_a_rebuild_and_never_starts_a_restore() -
     bench, nodes = running(3)
     commit(bench, nodes, 1)
     bench.store.flush()
-    for node in nodes:
-        bench.store.register(node.record)
     commit(bench, nodes, 2)
     assert [len(node.restored) for node in nodes] == [1, 1, 1]
     assert epoch_of(bench)["number"] == "1"
@@ -451,8 +451,6 @@ def test_s102_a_flush_during_a_restore_ends_in_the_same_step() -> None:
     bench.restart()
     bench.run(0.3)
     bench.store.flush()
-    for node in nodes:
-        bench.store.register(node.record)
     assert bench.run(40, bench.all_running)
     assert {node.restored[-1][0] for node in nodes} == {save}
 
@@ -533,6 +531,19 @@ def test_a_backup_belongs_to_its_save_and_goes_on_after_a_take_over() -> None:
     assert bench.run(60, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
     assert standby.machine.active
     assert len(bucket.objects) == 1
+
+
+def test_a_backup_in_hand_goes_on_when_a_newer_save_commits() -> None:
+    bucket = Bucket()
+    bench, nodes = running(2, bucket=bucket)
+    for step in (1, 2, 3):
+        for node in nodes:
+            node.save(step)
+        bench.run(0.5)
+    assert bench.run(20, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
+    assert bench.coordinators[0].said("backup_failed") == []
+    bench.run(3)
+    assert {str(tag.save) for node in nodes for tag in node.held} == {"1.3"}
 
 
 def test_a_requested_backup_is_made_before_its_time() -> None:

@@ -4,7 +4,8 @@ from checkpoint_replicator.messages import Run
 from checkpoint_transfer.budget import Budget
 from checkpoint_transfer.leaves import LeafSet
 from checkpoint_transfer.patience import Patience
-from checkpoint_transfer.receiver import (
+from checkpoint_transfer.receiver import Phase, Receiver
+from checkpoint_transfer.receiving import (
     AskLeaves,
     AskTree,
     Complain,
@@ -16,8 +17,6 @@ from checkpoint_transfer.receiver import (
     OpenPartial,
     PartialAbsent,
     PartialOpened,
-    Phase,
-    Receiver,
     ReceiverEffect,
     ReceiverEvent,
     RoomMissing,
