@@ -21,21 +21,29 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import psutil
 
-from checkpoint_replicator.errors import TransientError, UnreachableError
+from checkpoint_replicator.errors import ConfigError, PermanentError, TransientError, UnreachableError
 from checkpoint_replicator.leash import leashed
 from checkpoint_replicator.restarts import Restarts, exit_text
 
-__all__ = ["Condition", "NotReadyError", "Program", "State", "Supervisor", "probe", "send"]
+__all__ = ["Condition", "GivenUpError", "NotReadyError", "Program", "State", "Supervisor", "probe", "send"]
 
 PROBE_INTERVAL: Final = 0.1
 PROBE_DEADLINE: Final = 2.0
 GRACE: Final = 15.0
 """Seconds between SIGTERM and SIGKILL; a service drains within 10."""
 MAX_ANSWER: Final = 65536
+MAX_LINE: Final = 4096
+"""Bytes of a log's end that are looked at for its last line."""
 
 
 class NotReadyError(TransientError):
     """A program was not ready by its deadline."""
+
+
+class GivenUpError(PermanentError):
+    """A program ended in a way that starting it again cannot help; as a rule its configuration is wrong."""
+
+    exit_code = ConfigError.exit_code
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +146,8 @@ class Supervisor:
         """Wait until these programs (all when None) answer `/readyz` with 200.
 
         Raises:
-            NotReadyError: one does not within `deadline` seconds, or was given up; names each and its reason.
+            GivenUpError: one was given up; names each and its reason.
+            NotReadyError: one does not within `deadline` seconds; names each and its reason.
         """
         wanted = tuple(self.programs if names is None else names)
         ends = self._clock() + deadline
@@ -148,13 +157,16 @@ class Supervisor:
             if not missing:
                 return
             hopeless = [state for state in missing if state.condition is Condition.GIVEN_UP]
+            if hopeless:
+                raise GivenUpError(self._sentences(hopeless))
             left = ends - self._clock()
-            if hopeless or left <= 0:
-                raise NotReadyError(
-                    "; ".join(_sentence(state, self.programs[state.name].log) for state in hopeless or missing)
-                )
+            if left <= 0:
+                raise NotReadyError(self._sentences(missing))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+
+    def _sentences(self, states: Iterable[State]) -> str:
+        return "; ".join(_sentence(state, self.programs[state.name].log) for state in states)
 
     async def kill(self, names: Iterable[str]) -> None:
         """`kill -9` these programs and all that they started; they stay away until `start`."""
@@ -332,4 +344,12 @@ def _tree(process: Process) -> list[psutil.Process]:
 
 
 def _sentence(state: State, log: Path) -> str:
-    return f"{state.name} is {state.condition}: {state.reason or 'no answer yet'} (log: {log})"
+    said = f", saying {_last_line(log)!r}" if state.condition is Condition.GIVEN_UP else ""
+    return f"{state.name} is {state.condition}: {state.reason or 'no answer yet'}{said} (log: {log})"
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MAX_LINE))
+        lines = file.read(MAX_LINE).decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "nothing")
