@@ -25,7 +25,7 @@ from checkpoint_replicator.errors import TransientError, UnreachableError
 from checkpoint_replicator.leash import leashed
 from checkpoint_replicator.restarts import Restarts, exit_text
 
-__all__ = ["Condition", "NotReadyError", "Program", "State", "Supervisor", "probe"]
+__all__ = ["Condition", "NotReadyError", "Program", "State", "Supervisor", "probe", "send"]
 
 PROBE_INTERVAL: Final = 0.1
 PROBE_DEADLINE: Final = 2.0
@@ -297,28 +297,35 @@ async def _get(host: str, port: int, path: str) -> tuple[int, str]:
     return int(rest[:3]), body
 
 
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a child that may have ended.
+
+    Not `process.send_signal`: that polls, and so may take the exit code away from asyncio, which then reports 255.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times: a reused pid is not hit
+            psutil.Process(process.pid).send_signal(number)
+
+
 async def _end_tree(process: Process, grace: float) -> int:
     """End a process and all that it started; returns the exit code of the process itself."""
-    tree = _tree(process.pid)
+    tree = _tree(process)
     if grace > 0:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
+        send(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), grace)
-        if process.returncode is None:  # else the pid may be somebody else's by now
-            tree += [child for child in _tree(process.pid) if child not in tree]
+        tree += [child for child in _tree(process) if child not in tree]
     for member in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times: a reused pid is not hit
+        with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
     return await process.wait()
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def _tree(process: Process) -> list[psutil.Process]:
+    if process.returncode is not None:
+        return []  # the pid may be somebody else's by now
     try:
-        root = psutil.Process(pid)
+        root = psutil.Process(process.pid)
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
