@@ -19,11 +19,13 @@ from checkpoint_replicator.records import (
 from checkpoint_replicator.store import AddEvent, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
 from checkpoint_replicator.store.redis import RedisManifestStore
-from support.keys import DOCUMENT, documented, read, undocumented
+from support.examples import Example, examples, form, rewritten
+from support.keys import DOCUMENT, Documented, documented, read, undocumented, unseen
 from support.memory_store import MemoryManifestStore, StoreModel, Value
 
 JOB = Job("llama-8b")
 STAMP = Stamp(1, Epoch(1), 1)
+ENTRY = '1) 1) "1-0"\n   2) 1) "event"\n      2) "epoch_opened"\n'
 PEER = Peer(host=Host("node-0"), incarnation=Incarnation("p"), control="tcp://h:1", leaves=())
 
 
@@ -112,3 +114,52 @@ def test_every_state_and_outcome_is_explained() -> None:
     text = DOCUMENT.read_text()
     for word in (*EpochState, *Outcome):
         assert f"`{word}`" in text
+
+
+def test_documented_keys_and_fields_that_do_not_occur_are_named() -> None:
+    keys = (Documented("ckpt:a", "hash", ("x", "n<rank>")), Documented("ckpt:b", "string", ()))
+    assert unseen({"ckpt:a": {"n3": "1"}}, keys) == ["ckpt:a x", "ckpt:b"]
+
+
+@pytest.mark.parametrize(
+    ("command", "one", "other", "same"),
+    [
+        ("GET k", '"5f2b1a90c4d37e68"\n', '"0123456789abcdef"\n', True),
+        ("GET k", '"5f2b1a90c4d37e68"\n', '"5f2b1a90c4d3"\n', False),
+        ("GET k", '"5"\n', '"five"\n', False),
+        ("GET k", '"5"\n', "(nil)\n", False),
+        ("GET k", '"{\\"age\\":1.2}"\n', '"{\\"age\\":3}"\n', True),
+        ("GET k", '"{\\"age\\":1.2}"\n', '"{\\"since\\":1.2}"\n', False),
+        ("GET k", '"{\\"age\\":1.2}"\n', '"{\\"age\\":\\"1.2\\"}"\n', False),
+        ("GET k", '"tcp://127.0.0.1:40311"\n', '"tcp://10.0.0.7:1"\n', True),
+        ("HGETALL k", '1) "a"\n2) "1"\n3) "b"\n4) "x"\n', '1) "b"\n2) "x"\n3) "a"\n4) "7"\n', True),
+        ("HGETALL k", '1) "a"\n2) "1"\n3) "b"\n4) "x"\n', '1) "a"\n2) "1"\n', False),
+        ("HGETALL k", '1) "state"\n2) "running"\n', '1) "state"\n2) "idle"\n', False),
+        ("HGETALL k", '1) "a"\n2) "1"\n', "(empty array)\n", False),
+        ("SMEMBERS k", '1) "node-0"\n', '1) "node-0"\n2) "node-1"\n', True),
+        (
+            "XRANGE k",
+            '1) 1) "1-0"\n   2) 1) "event"\n      2) "x"\n',
+            '1) 1) "2-0"\n   2) 1) "event"\n      2) "x"\n',
+            True,
+        ),
+        (
+            "XRANGE k",
+            '1) 1) "1-0"\n   2) 1) "event"\n      2) "x"\n',
+            '1) 1) "2-0"\n   2) 1) "event"\n      2) "y"\n',
+            False,
+        ),
+    ],
+)
+def test_answers_have_the_same_form_when_they_differ_only_in_ids_and_figures(
+    command: str, one: str, other: str, same: bool
+) -> None:
+    assert (form(command, one) == form(command, other)) is same
+
+
+def test_examples_are_read_with_the_key_that_they_stand_below_and_are_written_anew() -> None:
+    text = "```\n> GET before\n1\n```\n### `ckpt:a` · string\n\n```\n> GET ckpt:a\n1\n```\n"
+    assert examples(text) == (Example("ckpt:a", "GET ckpt:a", "1\n"),)
+    assert rewritten(text, lambda example: (example.command, "2\n")) == text.replace(
+        "> GET ckpt:a\n1", "> GET ckpt:a\n2"
+    )

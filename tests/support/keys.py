@@ -56,6 +56,19 @@ def undocumented(contents: Mapping[str, Value], keys: tuple[Documented, ...] | N
     return [fault for key, value in sorted(contents.items()) for fault in _faults(key, value, keys)]
 
 
+def unseen(contents: Mapping[str, Value], keys: tuple[Documented, ...] | None = None) -> list[str]:
+    """Say which documented keys, and which documented fields of the others, do not occur."""
+    absent: list[str] = []
+    for entry in documented() if keys is None else keys:
+        values = [value for key, value in contents.items() if entry.tells(key)]
+        if not values:
+            absent.append(entry.key)
+        elif entry.kind == "hash":
+            found = {str(field) for value in values for field in value}
+            absent += (f"{entry.key} {name}" for name in entry.fields if not any(_fits(name, each) for each in found))
+    return absent
+
+
 def read(url: str) -> dict[str, Value]:
     """Return all that a server holds, as `StoreModel.contents` does."""
     client: Any  # redis-py leaves its commands without types

@@ -1,0 +1,152 @@
+"""`docs/storage.md` against a run: a node is lost and comes back, and then Redis holds what the document tells.
+
+`RECORD=1 make test ARGS=tests/system/test_storage.py` writes the run's answers into the document's examples; it judges
+the examples as they were before.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from support.cluster import LiveCluster, live_cluster
+from support.examples import Example, examples, form, renamed, rewritten
+from support.keys import DOCUMENT, read, undocumented, unseen
+from support.memory_store import Value
+from support.redis import absent
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+TEXT = DOCUMENT.read_text()
+EXAMPLES = examples(TEXT)
+JOB = "llama-8b"
+LOST = 1
+OURS = (sys.executable, "-c", "from checkpoint_replicator.cli import main; main()", "redis", "--no-raw", "-u")
+BY_PEOPLE = {"ckpt:{<job>}:forced"}
+"""Nothing but people writes these."""
+ROOT_URL = re.compile(r"file:///[\w./-]+")
+BACKUP = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What a run left: all of Redis, and the server, which still runs."""
+
+    url: str
+    contents: dict[str, Value]
+
+    @property
+    def backup(self) -> str:
+        """The first backup that was verified."""
+        backups = self.contents[f"ckpt:{{{JOB}}}:backups"]
+        assert isinstance(backups, dict)
+        return str(min(backups, key=lambda name: (backups[name], name)))
+
+    def command(self, example: Example) -> str:
+        """Return an example's command with this run's names."""
+        return renamed(example.command, dict.fromkeys(BACKUP.findall(example.command), self.backup))
+
+    def answer(self, command: str, program: tuple[str, ...] = OURS) -> str:
+        """Return what a program prints for a command."""
+        done = subprocess.run([*program, self.url, *command.split()], check=True, capture_output=True, text=True)
+        return done.stdout
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def run() -> AsyncIterator[Run]:
+    async with live_cluster(2, backup=True) as cluster:
+        await _play(cluster)
+        given = Run(cluster.redis, await _settled(cluster))
+        if os.environ.get("RECORD"):
+            await asyncio.to_thread(_record, given)
+        yield given
+
+
+def _record(run: Run) -> None:
+    def ask(example: Example) -> tuple[str, str]:
+        command = run.command(example)
+        answer = ROOT_URL.sub("file:///var/backup", run.answer(command))
+        return command, example.answer if example.key in BY_PEOPLE else answer
+
+    DOCUMENT.write_text(rewritten(TEXT, ask))
+
+
+async def _play(cluster: LiveCluster) -> None:
+    """Save and back up, lose a node amid a save, restore, save and back up again."""
+    team = cluster.team(JOB, backup_minutes=0.01)
+    assert await team.restore() is None
+    await team.save(1, 2, 3)
+    await cluster.committed(JOB, 3)
+    await cluster.backed_up(JOB, 3)
+    await cluster.kill_node(LOST)
+    cluster.wipe(LOST)
+    await asyncio.to_thread(team.trainers[0].save, 4)
+    await _until(cluster, f"ckpt:{{{JOB}}}:step:1.4")
+    await cluster.start_node(LOST)
+    team = cluster.team(JOB, backup_minutes=0.01)
+    assert await team.restore() == 3
+    await team.save(4)
+    await cluster.committed(JOB, 4)
+    await cluster.backed_up(JOB, 4)
+
+
+async def _until(cluster: LiveCluster, key: str) -> None:
+    async with asyncio.timeout(20):
+        while key not in await asyncio.to_thread(read, cluster.redis):
+            await asyncio.sleep(0.1)
+
+
+async def _settled(cluster: LiveCluster) -> dict[str, Value]:
+    """Wait until the newest save stands everywhere, and is the only one, and nothing is ordered any more."""
+    orders, keep = f"ckpt:{{{JOB}}}:orders", f"ckpt:{{{JOB}}}:keep"
+    async with asyncio.timeout(30):
+        while True:
+            contents = await asyncio.to_thread(read, cluster.redis)
+            held = [value for key, value in contents.items() if ":inventory:" in key]
+            alive = contents.get(f"ckpt:{{{JOB}}}:alive", {})
+            quiet = '"backup"' not in str(contents[orders]) and '"replicate"' not in str(contents[orders])
+            whole = len(held) == 2 and all(str(value).count('"holds"') == 2 for value in held)
+            if quiet and whole and "2.4" in str(contents[keep]) and str(alive).count('"ok"') == 2:
+                return contents
+            await asyncio.sleep(0.2)
+
+
+async def test_every_key_type_and_field_of_the_run_is_documented(run: Run) -> None:
+    assert undocumented(run.contents) == []
+
+
+async def test_everything_that_is_documented_occurs_in_the_run(run: Run) -> None:
+    assert set(unseen(run.contents)) == BY_PEOPLE
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[example.command for example in EXAMPLES])
+async def test_an_example_is_what_the_run_prints(run: Run, number: int) -> None:
+    example = EXAMPLES[number]
+    command = run.command(example)
+    if example.key in BY_PEOPLE:
+        key, fields = command.split()[1], re.findall(r'\) "(.*)"', example.answer)
+        await asyncio.to_thread(run.answer, f"HSET {key} {' '.join(fields)}")
+    try:
+        answer = await asyncio.to_thread(run.answer, command)
+    finally:
+        if example.key in BY_PEOPLE:
+            await asyncio.to_thread(run.answer, f"DEL {key}")
+    assert form(command, answer) == form(example.command, example.answer)
+
+
+async def test_redis_cli_prints_the_examples_too(run: Run) -> None:
+    cli = shutil.which("redis-cli")
+    if cli is None:
+        absent("redis-cli (Debian package redis-tools)")
+        raise AssertionError
+    for example in EXAMPLES:
+        if example.key not in BY_PEOPLE:
+            command = run.command(example)
+            answer = await asyncio.to_thread(run.answer, command, (cli, "--no-raw", "-u"))
+            assert form(command, answer) == form(example.command, example.answer)
