@@ -1,13 +1,13 @@
 """Pure: what stands in Redis, as a picture for people and for scripts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Host, Job, Rank
-from checkpoint_replicator.records import NodeView
+from checkpoint_replicator.records import KeepList, NodeView
 from checkpoint_replicator.save import parse_save
 from checkpoint_replicator.store import ManifestStore
 from checkpoint_replicator.store.fields import from_json
@@ -50,7 +50,10 @@ class NodeStatus(Status, frozen=True, kw_only=True):
 
 
 class SaveStatus(Status, frozen=True, kw_only=True):
-    """One save; `replicas` is the lowest number of copies that a shard has beside the one of its owner."""
+    """One save; `replicas` is the lowest number of copies that a shard has beside the one of its owner.
+
+    The state is that of its key in Redis, or `dropped`: it was committed, and the keep list lets nodes delete it.
+    """
 
     save: str
     state: str
@@ -134,7 +137,8 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
     nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank))) for rank in ranks)
-    saves = tuple(_save(name, hashes.get(f"step:{name}", {})) for name in _by_save(hashes.get("steps", {})))
+    names = sorted(hashes.get("steps", {}), key=parse_save)
+    saves = tuple(_save(name, hashes.get(f"step:{name}", {}), view.keep) for name in names)
     committed = view.keep.upto if view.keep else None
     newest = hashes.get(f"step:{committed}", {})
     return JobStatus(
@@ -182,12 +186,10 @@ class _Alive(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def _save(name: str, fields: Mapping[str, str]) -> SaveStatus:
+def _save(name: str, fields: Mapping[str, str], keep: KeepList | None) -> SaveStatus:
+    state, reason = fields.get("state", "unknown"), fields.get("reason", "")
     replicas = int(fields.get("copies", "0"))
-    return SaveStatus(
-        save=name, state=fields.get("state", "unknown"), replicas=replicas, reason=fields.get("reason", "")
-    )
-
-
-def _by_save(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=parse_save)
+    save = parse_save(name)
+    if state == "committed" and keep and keep.upto and save <= keep.upto and save not in keep.keep:
+        state, replicas, reason = "dropped", 0, f"save {keep.upto} is committed"
+    return SaveStatus(save=name, state=state, replicas=replicas, reason=reason)

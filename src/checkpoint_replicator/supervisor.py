@@ -21,21 +21,29 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import psutil
 
-from checkpoint_replicator.errors import TransientError, UnreachableError
+from checkpoint_replicator.errors import ConfigError, PermanentError, TransientError, UnreachableError
 from checkpoint_replicator.leash import leashed
 from checkpoint_replicator.restarts import Restarts, exit_text
 
-__all__ = ["Condition", "NotReadyError", "Program", "State", "Supervisor", "probe"]
+__all__ = ["Condition", "GivenUpError", "NotReadyError", "Program", "State", "Supervisor", "probe", "send"]
 
 PROBE_INTERVAL: Final = 0.1
 PROBE_DEADLINE: Final = 2.0
 GRACE: Final = 15.0
 """Seconds between SIGTERM and SIGKILL; a service drains within 10."""
 MAX_ANSWER: Final = 65536
+MAX_LINE: Final = 4096
+"""Bytes of a log's end that are looked at for its last line."""
 
 
 class NotReadyError(TransientError):
     """A program was not ready by its deadline."""
+
+
+class GivenUpError(PermanentError):
+    """A program ended in a way that starting it again cannot help; as a rule its configuration is wrong."""
+
+    exit_code = ConfigError.exit_code
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +146,8 @@ class Supervisor:
         """Wait until these programs (all when None) answer `/readyz` with 200.
 
         Raises:
-            NotReadyError: one does not within `deadline` seconds, or was given up; names each and its reason.
+            GivenUpError: one was given up; names each and its reason.
+            NotReadyError: one does not within `deadline` seconds; names each and its reason.
         """
         wanted = tuple(self.programs if names is None else names)
         ends = self._clock() + deadline
@@ -148,13 +157,16 @@ class Supervisor:
             if not missing:
                 return
             hopeless = [state for state in missing if state.condition is Condition.GIVEN_UP]
+            if hopeless:
+                raise GivenUpError(self._sentences(hopeless))
             left = ends - self._clock()
-            if hopeless or left <= 0:
-                raise NotReadyError(
-                    "; ".join(_sentence(state, self.programs[state.name].log) for state in hopeless or missing)
-                )
+            if left <= 0:
+                raise NotReadyError(self._sentences(missing))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+
+    def _sentences(self, states: Iterable[State]) -> str:
+        return "; ".join(_sentence(state, self.programs[state.name].log) for state in states)
 
     async def kill(self, names: Iterable[str]) -> None:
         """`kill -9` these programs and all that they started; they stay away until `start`."""
@@ -297,32 +309,47 @@ async def _get(host: str, port: int, path: str) -> tuple[int, str]:
     return int(rest[:3]), body
 
 
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a child that may have ended.
+
+    Not `process.send_signal`: that polls, and so may take the exit code away from asyncio, which then reports 255.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times: a reused pid is not hit
+            psutil.Process(process.pid).send_signal(number)
+
+
 async def _end_tree(process: Process, grace: float) -> int:
     """End a process and all that it started; returns the exit code of the process itself."""
-    tree = _tree(process.pid)
+    tree = _tree(process)
     if grace > 0:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
+        send(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), grace)
-        if process.returncode is None:  # else the pid may be somebody else's by now
-            tree += [child for child in _tree(process.pid) if child not in tree]
+        tree += [child for child in _tree(process) if child not in tree]
     for member in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times: a reused pid is not hit
+        with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
     return await process.wait()
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def _tree(process: Process) -> list[psutil.Process]:
+    if process.returncode is not None:
+        return []  # the pid may be somebody else's by now
     try:
-        root = psutil.Process(pid)
+        root = psutil.Process(process.pid)
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
 
 
 def _sentence(state: State, log: Path) -> str:
-    return f"{state.name} is {state.condition}: {state.reason or 'no answer yet'} (log: {log})"
+    said = f", saying {_last_line(log)!r}" if state.condition is Condition.GIVEN_UP else ""
+    return f"{state.name} is {state.condition}: {state.reason or 'no answer yet'}{said} (log: {log})"
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MAX_LINE))
+        lines = file.read(MAX_LINE).decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "nothing")

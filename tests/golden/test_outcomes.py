@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from support.coordination import JOB, Bench
-from support.fake_nodes import Bucket, FakeNode
 
 from checkpoint_replicator.backup import ObjectMark, data_name, manifest_document, meta_name, tree_name
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Step
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.shape import Shape
+from support.coordination import JOB, Bench
+from support.fake_nodes import Bucket, FakeNode
 
 TABLE = Path(__file__).with_name("outcomes.txt")
 SHAPE = Shape(2, 1, 1, "pytorch")

@@ -12,7 +12,7 @@ from checkpoint_replicator.shape import Shape
 from support.coordination import JOB, Bench
 from support.fake_nodes import Bucket, FakeNode
 
-SEEDS = range(int(os.environ.get("SEEDS", "24")))
+SEEDS = range(int(os.environ.get("SEEDS", "16")))
 
 
 class Storm:

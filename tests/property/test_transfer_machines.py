@@ -4,14 +4,14 @@ After every step: nobody has more unacknowledged bytes than credit and budget al
 that is not byte for byte the shard. When the faults end, every order ends: stored, and fetched.
 """
 
-from checkpoint_transfer.machine import Limits
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.transfer_net import BAD, MIB, Net, address_of, tag_of
 
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import CopyState, FetchOrder, FetchState, OfferOrder
+from checkpoint_transfer.machine import Limits
+from support.transfer_net import BAD, MIB, Net, address_of, tag_of
 
 NAMES = ("a", "b", "c")
 LIMITS = Limits(window=8 * MIB, incoming=12 * MIB, outgoing=12 * MIB, serve=6 * MIB)

@@ -36,9 +36,14 @@ def test_a_job_without_anything_in_redis_is_unknown_and_unprotected_by_nothing()
 
 
 def test_the_picture_of_a_running_job() -> None:
-    view = NodeView(lease=LEASE, epoch=EPOCH, keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9))))
+    view = NodeView(
+        lease=LEASE,
+        epoch=EPOCH,
+        keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9)), keep=(Save(Epoch(2), Step(9)),)),
+    )
     hashes = {
-        "steps": {"2.10": "2", "2.9": "1"},
+        "steps": {"2.10": "2", "2.9": "1", "1.30": "0"},
+        "step:1.30": {"state": "committed", "copies": "1", "unprotected": "no"},
         "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"},
         "step:2.10": {"state": "saving", "copies": "0", "reason": "rank 1 did not save it yet"},
         "alive": {"0": '{"state":"ok","age":1.2,"since":7}', "1": '{"state":"stuck","age":12.6,"since":8}'},
@@ -60,6 +65,7 @@ def test_the_picture_of_a_running_job() -> None:
         ),
         laggards=("node-1: stuck",),
         saves=(
+            SaveStatus(save="1.30", state="dropped", reason="save 2.9 is committed"),
             SaveStatus(save="2.9", state="committed", replicas=1),
             SaveStatus(save="2.10", state="saving", reason="rank 1 did not save it yet"),
         ),

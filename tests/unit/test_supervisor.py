@@ -7,7 +7,7 @@ import msgspec
 import psutil
 import pytest
 
-from checkpoint_replicator.supervisor import Condition, NotReadyError, Program, State, Supervisor, probe
+from checkpoint_replicator.supervisor import Condition, GivenUpError, NotReadyError, Program, State, Supervisor, probe
 
 STAY = """
 import signal, sys
@@ -89,11 +89,11 @@ async def test_a_program_that_ends_is_started_again(program: Callable[..., Progr
 
 async def test_a_wrong_configuration_is_given_up(program: Callable[..., Program], tmp_path: Path) -> None:
     watcher = Watcher()
-    bad = program("raise SystemExit(78)", health=tmp_path / "none")
+    bad = program("print('no such key: x'); raise SystemExit(78)", health=tmp_path / "none")
     async with Supervisor([bad], watch=watcher.queue.put_nowait) as supervisor:
         supervisor.start()
         await watcher.until(Condition.GIVEN_UP)
-        with pytest.raises(NotReadyError, match=r"one is given up: ended with exit code 78"):
+        with pytest.raises(GivenUpError, match=r"one is given up: .* code 78 .*saying 'no such key: x'"):
             await supervisor.ready(deadline=20)
 
 

@@ -7,6 +7,7 @@ own copy and is shown as unprotected.
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -33,7 +34,7 @@ class SaveState(StrEnum):
     ABANDONED = "abandoned"
 
 
-class Crew(msgspec.Struct, frozen=True, kw_only=True):
+class Crew(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The nodes that save together.
 
     Attributes:
@@ -48,17 +49,26 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
     placements: Mapping[Rank, Placement]
     live: frozenset[Host]
 
+    @cached_property
+    def hosts(self) -> Mapping[Rank, Host]:
+        """The host of every rank."""
+        return {member.rank: member.host for member in self.members}
+
+    @cached_property
+    def present(self) -> frozenset[Host]:
+        """The members' hosts that are not lost."""
+        return frozenset(self.hosts.values()) & self.live
+
     def host(self, rank: Rank) -> Host | None:
         """Return the host of a rank."""
-        return next((member.host for member in self.members if member.rank == rank), None)
+        return self.hosts.get(rank)
 
     def required(self, rank: Rank) -> int:
         """Return how many copies a rank's shards must have on other hosts before a save commits."""
         placement = self.placements.get(rank)
         if placement is None:
             return 0
-        others = {m.host for m in self.members if m.host in self.live and m.host != self.host(rank)}
-        return min(placement.asked, len(others))
+        return min(placement.asked, len(self.present) - (self.host(rank) in self.present))
 
 
 class SaveVerdict(msgspec.Struct, frozen=True, kw_only=True):

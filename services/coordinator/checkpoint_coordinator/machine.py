@@ -287,9 +287,11 @@ class CoordinatorMachine:
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
             effects.append(ReadHosts())
-        if (self._due and now - self._looked >= LOOK_PERIOD) or now - self._looked >= self._times.beacon:
+        if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
             self._look(now)
-        effects += self._write(now)
+            self._unwritten = True
+        if self._unwritten:
+            effects += self._write(now)
         if now - self._beacon_at >= self._times.beacon:
             effects += self._beacon(now)
         return effects

@@ -65,7 +65,8 @@ async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
     """Run the cluster until `stopping` is set, telling on stdout what happens.
 
     Raises:
-        NotReadyError: it did not become ready, or a program was given up.
+        NotReadyError: it did not become ready.
+        GivenUpError: a program's configuration is wrong.
         Uncleanly: at the end a program's exit code was not 0.
     """
     redis, programs = cluster.lay_out(random.Random())  # noqa: S311  # which port is no secret

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import msgspec
 from checkpoint_replicator.demo.content import PYTORCH
 from checkpoint_replicator.errors import PermanentError, TransientError
 from checkpoint_replicator.leash import leashed
+from checkpoint_replicator.supervisor import send
 
 __all__ = ["JobRun", "JobSpec", "JobTimeoutError", "Progress", "TrainerFailedError"]
 
@@ -124,8 +126,7 @@ class JobRun:
     async def kill(self, ranks: Sequence[int]) -> None:
         """`kill -9` the trainers of these ranks."""
         for rank in ranks:
-            if self._processes[rank].returncode is None:
-                self._processes[rank].kill()
+            send(self._processes[rank], signal.SIGKILL)
         await asyncio.gather(*(self._readers[rank] for rank in ranks))
 
     async def restored(self, deadline: float) -> int | None:

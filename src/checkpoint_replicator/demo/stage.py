@@ -114,12 +114,12 @@ class LiveStage:
         from rich.table import Table  # noqa: PLC0415  # see above
         from rich.text import Text  # noqa: PLC0415  # see above
 
-        table = Table(title=self._board.headline, title_justify="left", expand=False)
+        table = Table()
         for heading in rows_text(())[0]:
             table.add_column(heading)
         for cells in rows_text(self._board.rows)[1:]:
             table.add_row(*map(Text, cells))
-        self._live.update(Group(table, *map(Text, self._lines)))
+        self._live.update(Group(Text(self._board.headline, style="bold"), table, *map(Text, self._lines)))
 
 
 def rows_text(rows: tuple[Row, ...]) -> list[tuple[str, ...]]:
