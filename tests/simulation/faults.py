@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Faults"]
 
-TROUBLE: Final = 60.0
+TROUBLE: Final = 45.0
 """Seconds in which things go wrong."""
 
 
@@ -41,6 +41,7 @@ class Faults:
             (self._pause, 3),
             (self._pause_coordinator, 2),
             (self._wipe, 3),
+            (self._wipe_all, 1),
             (self._move, 1),
             (self._spoil, 4),
             (self._stop_redis, 2),
@@ -125,11 +126,19 @@ class Faults:
     # ---- ramdisks
 
     def _wipe(self) -> None:
-        node = self._node()
+        self._lose(self._node())
+
+    def _lose(self, node: Node) -> None:
         node.wipe()
         self.world.hits["node replaced"] += 1
         self._lose_trainers(node)
         self._later(0.5, self.world.chance.choice((2.0, 12.0)), node.start)
+
+    def _wipe_all(self) -> None:
+        """Every machine goes, where a backup stands."""
+        if self.world.laws.backed_up:
+            for node in self.world.hosts.values():
+                self._lose(node)
 
     def _lose_trainers(self, node: Node) -> None:
         training = self.world.training

@@ -11,6 +11,7 @@ from checkpoint_replicator.ids import Address, Epoch, Host, Rank, Worker
 from checkpoint_replicator.messages import NodeReport
 from checkpoint_replicator.records import EpochRecord, KeepList, NodeView, Outcome, RestoreRecord
 from checkpoint_replicator.save import Save, ShardKey, parse_save
+from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.store import Change, SetHash
 from checkpoint_transfer import effects as to_do
 from checkpoint_transfer import receiving
@@ -18,12 +19,13 @@ from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.record import SessionRecord
 from simulation.content import Content
+from simulation.process import Process
+from simulation.watching import Watching
 
 if TYPE_CHECKING:
     from simulation.coordinating import Coordinating
     from simulation.training import Trainer
     from simulation.transferring import Transferring
-    from simulation.watching import Watching
     from simulation.world import World
 
 __all__ = ["LawBrokenError", "Laws"]
@@ -56,21 +58,36 @@ class Laws:
         self.released: dict[Epoch, list[EpochRecord]] = defaultdict(list)
         self.keeps: dict[Stamp, KeepList] = {}
         self.epoch: EpochRecord | None = None
-        self.published: dict[Epoch, tuple[Save | None, Stamp]] = {}
         self.obeyed: dict[tuple[Host, int], Stamp] = {}
         self.adopted: dict[tuple[Host, int], NodeView | None] = {}
         self.told_corrupt: set[tuple[Host, int, Address]] = set()
         self.last_token = 0
         self.last_holder = ""
+        self.touched: Process | None = None
+        """Who took the last event."""
         self._seen = -1
 
     # ---- facts
 
-    def saved(self, save: Save, key: ShardKey, content: Content) -> bool:
-        """A trainer finished a shard."""
+    def saved(self, save: Save, key: ShardKey, content: Content) -> None:
+        """A trainer finished a shard; the first of its name counts, unless faults left nothing of it anywhere."""
         self.library.setdefault(content.address, list(content.leaves))
+        if (save, key) in self.truth and not self._remembered(save, key):
+            del self.truth[save, key]
+            self.committed.pop(save, None)
         self.truth.setdefault((save, key), content.address)
-        return True
+
+    def _remembered(self, save: Save, key: ShardKey) -> bool:
+        """Whether anything of a shard is left; numbers of epochs may come again when all that knew of them is gone."""
+        if save in self.backed_up:
+            return True
+        for host in self.world.hosts.values():
+            disk = host.disk
+            if any((tag.save, tag.key) == (save, key) for tag in disk.sidecars):
+                return True
+            if any((claim.save, claim.key) == (save, key) for claim, _ in disk.claims.values()):
+                return True
+        return False
 
     def lease_taken(self, process: "Coordinating") -> None:
         """Redis gave the lease."""
@@ -138,12 +155,15 @@ class Laws:
 
     def check(self) -> None:
         """After every event: the newest committed save that no fault took is still somewhere, or another one is."""
+        touched, self.touched = self.touched, None
+        if isinstance(touched, Watching):
+            self._obeys(touched)
+        if not self.committed:
+            return
         changes = sum(host.disk.changes for host in self.world.hosts.values()) + 1000 * len(self.committed)
         if changes == self._seen:
             return
         self._seen = changes
-        if not self.committed:
-            return
         newest = max(self.committed)
         if not self._spared(newest):
             self.world.hits["more was lost than is held"] += 1
@@ -252,7 +272,7 @@ class Laws:
             if fault.kind == "corrupt" and fault.address is not None:
                 self.told_corrupt.add((watching.host, watching.node.replaced, fault.address))
 
-    def obeys(self, watching: "Watching") -> None:
+    def _obeys(self, watching: "Watching") -> None:
         """After an event of a watcher: what it follows is not older than what it followed."""
         authority = watching.machine.authorities.get(self.world.job)
         if authority is None or authority.view is None:
@@ -278,9 +298,13 @@ class Laws:
             if decision is None or decision.save is None:
                 raise LawBrokenError(2, f"{host} publishes markers of a decision {record.stamp} that nobody took")
             save, stamp = decision.save, record.stamp
-        known = self.published.setdefault(record.epoch, (save, stamp))
-        if known != (save, stamp):
-            raise LawBrokenError(2, f"{host} restores {save} by {stamp}, others {known[0]} by {known[1]}")
+        for other in self.world.hosts.values():
+            its = other.disk.session
+            if its is None or its.epoch != record.epoch or its.state is not SessionState.RUNNING:
+                continue
+            theirs = ZERO if all(marker.address is None for marker in its.markers) else its.stamp
+            if theirs != stamp:
+                raise LawBrokenError(2, f"{host} restores {save} by {stamp}, {other.host} by {theirs}")
         if save is None or record.spec is None:
             return
         for name, address in addresses.items():

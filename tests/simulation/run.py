@@ -58,7 +58,7 @@ def _come_to_rest(world: World) -> None:
     limit = world.now + PATIENCE * world.times.client
     if not world.run(limit, safe) and not _lost(world):
         raise LawBrokenError(6, f"no save was committed in quiet: {world.explain()}")
-    if world.events - begun > 1000 * (world.now - 60 + 10):
+    if world.events - begun > 1000 * (world.now - TROUBLE + 10):
         raise LawBrokenError(6, f"{world.events - begun} events in {world.now:.0f} s: somebody is always busy")
 
 

@@ -112,8 +112,8 @@ class Trainer:
             if name in self.node.disk.public:
                 return  # the watcher is down and an older save of this name is still there
             save = Save(self.epoch, Step(step))
-            first = world.laws.saved(save, key, content)
-            self.node.disk.save(name, step, content if first else content.copy(), training.job_of_name, key)
+            world.laws.saved(save, key, content)
+            self.node.disk.save(name, step, content, training.job_of_name, key)
         self.node.watching.look()
 
 
