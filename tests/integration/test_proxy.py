@@ -1,6 +1,7 @@
 """The proxy misbehaves as ordered, and only so."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -74,6 +75,8 @@ async def client(proxy: FaultProxy) -> AsyncIterator[Client]:
     client = Client(*await asyncio.open_connection("127.0.0.1", proxy.port))
     yield client
     client.writer.close()
+    with contextlib.suppress(OSError):  # some tests reset the connection
+        await client.writer.wait_closed()  # else the socket outlives the loop, and warns in a later test
 
 
 async def eventually(true: Callable[[], bool], seconds: float = 10) -> None:

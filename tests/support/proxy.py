@@ -158,6 +158,7 @@ class FaultProxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
 
     def _paths(self) -> list[Path]:
         return [self.up, self.down, *(path for link in self.links for path in (link.up, link.down))]

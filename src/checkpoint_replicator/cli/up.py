@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Coroutine, Iterator, Mapping
@@ -51,7 +52,10 @@ def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdi
     cluster = Cluster(directory=directory, nodes=nodes, redis=redis, backup=backup, ramdisk_size=ramdisk)
     directory.mkdir(parents=True, exist_ok=True)
     with occupied(directory):
-        asyncio.run(_up(cluster))
+        try:
+            asyncio.run(_up(cluster))
+        finally:
+            shutil.rmtree(cluster.run, ignore_errors=True)  # sockets that nobody listens on any more
 
 
 async def _up(cluster: Cluster) -> None:
