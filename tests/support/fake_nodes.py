@@ -16,6 +16,7 @@ from checkpoint_replicator.messages import (
     NodeReport,
     Party,
     RestoreProgress,
+    Room,
     Service,
     ServiceHealth,
 )
@@ -63,6 +64,7 @@ class FakeNode:
         self.requested: tuple[Save, ...] = ()
         self.faults: tuple[Fault, ...] = ()
         self.fetch_fault: str | None = None
+        self.room: Room | None = None
         self.stalled = False
         """While it is, a restore makes no progress."""
         self.store = StoreId("")
@@ -160,6 +162,7 @@ class FakeNode:
             held=tuple(self.held.values()),
             restore=self._progress,
             faults=self.faults,
+            room=self.room,
             services=tuple(services),
             transfer=self.peer,
             backup_root="file:///bucket" if self.bucket is not None else None,

@@ -246,6 +246,9 @@ class CoordinatorMachine:
         desk.archive.recall(desk.state.backups, desk.state.last_backup)
         epoch = desk.state.epoch.number if desk.state.epoch is not None else Epoch(0)
         fence = snapshot.fence
+        if desk.stamp.token > lease.token:
+            # Redis forgot the tokens that we had: what we remember bears higher stamps than this lease can give.
+            self._raising = desk.stamp
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
         self._ledger.reset(snapshot.hashes, fence)
         self._rendezvous.recalled(now)

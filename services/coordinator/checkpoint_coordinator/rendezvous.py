@@ -13,7 +13,7 @@ import msgspec
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.membership import Abandon, Join, Open
-from checkpoint_coordinator.restore import Choice, Facts, Forced, choose, newest_epoch, plan
+from checkpoint_coordinator.restore import Choice, Facts, Forced, choose, newest_epoch, plan, unsourced
 from checkpoint_coordinator.witness import backup_silence, member_silence, silent, trace, trace_shape
 from checkpoint_replicator.ids import Epoch, Rank, Worker
 from checkpoint_replicator.liveness import Pace, pace
@@ -106,10 +106,10 @@ class Rendezvous:
         seats = sorted((seat for seat in seats if seat.session.epoch == newest), key=lambda seat: seat.rank)
         running = {seat.rank: Member(rank=seat.rank, host=seat.host, session=seat.session.id) for seat in seats}
         if epoch is not None and epoch.number == newest and epoch.released:
-            known = {member.rank: member for member in epoch.members}
-            if not running.keys() - known.keys():
+            # One that runs in this epoch was released to it, also where Redis lost that it joined.
+            members = {**{member.rank: member for member in epoch.members}, **running}
+            if members == {member.rank: member for member in epoch.members}:
                 return
-            members = {**running, **known}
         else:
             members = running
             desk.state.restore, desk.state.plans = None, {}
@@ -127,13 +127,12 @@ class Rendezvous:
     def _gather(self, now: float) -> None:
         desk, epoch = self._desk, self._desk.state.epoch
         restore = desk.state.restore
-        known = restore is not None and restore.outcome in {Outcome.RESTORE, Outcome.NONE}
         step = desk.membership.step(
             epoch,
             desk.live,
             now,
             saved=epoch is not None and self._saved(epoch.number),
-            recallable=known,
+            recallable=self._recallable(),
             failing=restore is not None and restore.outcome in {Outcome.LOST, Outcome.UNKNOWN},
             lost_decision=epoch is not None and epoch.state is EpochState.RESTORING and restore is None,
         )
@@ -146,6 +145,19 @@ class Rendezvous:
                 self._join(step)
             case _:
                 self._explain(step.reason)
+
+    def _recallable(self) -> bool:
+        """Tell whether a session that joins can still be given what its fellows were given.
+
+        Not when a shard of the restored save is nowhere any more: then the ranks wait for one another and decide anew.
+        """
+        record, epoch = self._desk.state.restore, self._desk.state.epoch
+        if record is None or epoch is None or epoch.shape is None:
+            return False
+        if record.outcome is Outcome.NONE:
+            return True
+        choice = self.choice()
+        return choice is not None and not unsourced(choice, epoch.shape, self._desk.stock)
 
     def _saved(self, epoch: Epoch) -> bool:
         """Tell whether any save of the epoch was reported."""

@@ -16,7 +16,7 @@ from checkpoint_replicator.records import FetchPlan, Member, Outcome, Peer, Reje
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 
-__all__ = ["Choice", "Facts", "Forced", "candidate_ranks", "choose", "newest_epoch", "plan", "whole"]
+__all__ = ["Choice", "Facts", "Forced", "candidate_ranks", "choose", "newest_epoch", "plan", "unsourced", "whole"]
 
 MOST_REJECTED = 16
 """So many newer saves are named with the reason why they were not chosen."""
@@ -266,6 +266,22 @@ def plan(
             shards.append(ShardPlan(key=ShardKey(member.rank, worker), tag=tag, holders=holders, backup=backup))
         plans[member.rank] = FetchPlan(stamp=stamp, shards=tuple(shards))
     return plans
+
+
+def unsourced(choice: Choice, shape: Shape, stock: Inventory) -> tuple[ShardKey, ...]:
+    """Name what the ranks of a job need of a save and nobody holds any more."""
+    line = choice.line
+    if line is None:
+        return ()
+    found = stock.lines.get(line)
+    lacking: list[ShardKey] = []
+    for rank in map(Rank, range(shape.nodes)):
+        for worker in map(Worker, range(shape.workers)):
+            tag = _tag_for(choice, line, shape, rank, worker)
+            backups = found.backups.get((tag.key, tag.address)) if found is not None and tag is not None else None
+            if tag is None or not (stock.holders.get(tag.address) or backups):
+                lacking.append(ShardKey(rank, worker))
+    return tuple(lacking)
 
 
 def _tag_for(choice: Choice, line: Line, shape: Shape, rank: Rank, worker: Worker) -> Tag | None:

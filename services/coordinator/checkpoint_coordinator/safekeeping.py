@@ -266,7 +266,7 @@ class Safekeeping:
             in_flight=self._flying(above=committed),
             held=held | self._reported(),
             needed=self._needed(),
-            abandoned=given,
+            abandoned=given | self._leftovers(crew, committed),
         )
         keep = keep_list(view, desk.stamp)
         before = desk.state.keep
@@ -277,6 +277,16 @@ class Safekeeping:
         stamp = desk.next_stamp()
         desk.state.keep = KeepList(stamp=stamp, upto=keep.upto, keep=keep.keep, drop=keep.drop)
         desk.note("keep_list_written", upto=str(keep.upto or ""), drop=" ".join(map(str, keep.drop)))
+
+    def _leftovers(self, crew: Crew, committed: Save | None) -> set[Save]:
+        """Return newer saves of older epochs where room is short: the job went on without them."""
+        desk, epoch = self._desk, self._desk.state.epoch
+        voices = [desk.voice(member) for member in crew.members]
+        rooms = [voice.report.room for voice in voices if voice is not None and voice.report.room is not None]
+        if epoch is None or all(room.free >= room.reserve for room in rooms):
+            return set()
+        older = {line.save for line in desk.stock.lines if line.save.epoch < epoch.number}
+        return {save for save in older if committed is None or save > committed}
 
     def _complete(self, rank: int) -> bool:
         member = next((one for one in self._desk.members if one.rank == rank), None)

@@ -36,6 +36,9 @@ class LeafSet:
         """Return a set without leaves."""
         return cls(bytes(leaves))
 
+    def __repr__(self) -> str:
+        return f"<LeafSet {self.count} of {len(self._marks)}>"
+
     def __len__(self) -> int:
         """Return how many leaves the shard has, here or not."""
         return len(self._marks)

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 from checkpoint_coordinator.words import ReportReceived, StopRequested
@@ -300,6 +302,20 @@ def test_a_new_session_joins_the_released_epoch_while_it_has_no_save() -> None:
     assert epoch_of(bench)["number"] == "1"
 
 
+def test_no_session_joins_what_nobody_can_give_any_more() -> None:
+    bench, nodes = running(2, peers_per_node=0)
+    first = commit(bench, nodes, 1)
+    bench.restart(peers_per_node=0)
+    assert bench.run(10, bench.all_running)
+    nodes[0].held.clear()
+    nodes[0].open(0, Shape(2, 1, 1, "pytorch"), peers_per_node=0)
+    bench.run(5)
+    assert not bench.all_running()
+    nodes[1].open(1, Shape(2, 1, 1, "pytorch"), peers_per_node=0)
+    bench.run(5)
+    assert all(node.failed is not None and str(first) in node.failed for node in nodes)
+
+
 def test_a_new_session_waits_for_its_fellows_once_the_epoch_has_a_save() -> None:
     bench, nodes = running(2)
     save = commit(bench, nodes, 1)
@@ -443,6 +459,40 @@ def test_s102_a_coordinator_without_memory_takes_the_running_epoch_as_the_curren
     assert bench.run(20, bench.all_running)
     assert str(nodes[0].restored[-1][0]) == "1.2"
     assert epoch_of(bench)["number"] == "2"
+
+
+def test_s102_a_coordinator_that_remembers_takes_a_token_above_the_one_that_redis_forgot() -> None:
+    bench, nodes = running(2)
+    commit(bench, nodes, 1)
+    bench.coordinators[0].paused = True
+    for node in nodes:
+        node.alive = False
+    second = bench.coordinator("c2")
+    assert bench.run(20, lambda: second.machine.active)
+    assert second.machine.lease is not None
+    assert second.machine.lease.token == 2
+    bench.store.flush()
+    bench.run(5)
+    assert second.machine.lease is not None
+    assert second.machine.lease.token > 2
+    for node in nodes:
+        node.alive = True
+    commit(bench, nodes, 2)
+
+
+def test_s102_a_session_that_joined_stays_a_member_when_redis_goes_back_to_before() -> None:
+    bench, nodes = running(2)
+    before = copy.deepcopy({name: value for name, value in vars(bench.store).items() if isinstance(value, dict)})
+    nodes[0].open(0, Shape(2, 1, 1, "pytorch"))
+    assert bench.run(5, bench.all_running)
+    bench.coordinators[0].paused = True
+    vars(bench.store).update(before)
+    second = bench.coordinator("c2")
+    assert bench.run(20, lambda: second.machine.active)
+    commit(bench, nodes, 1)
+    members = bench.view(nodes[0]).epoch
+    assert members is not None
+    assert {member.session for member in members.members} == {node.session.id for node in nodes if node.session}
 
 
 def test_s102_a_flush_during_a_restore_ends_in_the_same_step() -> None:

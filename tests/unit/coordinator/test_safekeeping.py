@@ -2,7 +2,8 @@
 
 import json
 
-from checkpoint_replicator.ids import Epoch, Step
+from checkpoint_replicator.ids import Epoch, Host, Step
+from checkpoint_replicator.messages import Room
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from support.coordination import JOB, Bench
@@ -44,6 +45,14 @@ def test_newer_saves_of_older_epochs_go_when_a_save_of_this_epoch_commits() -> N
         node.save(7)
     bench.run(5)
     assert saves(bench) == {"2.7"}
+
+
+def test_newer_saves_of_older_epochs_go_for_room() -> None:
+    bench = restored()
+    bench.nodes[Host("node-1")].room = Room(size=100, free=9, reserve=10)
+    bench.run(3)
+    assert hashes(bench)["keep"]["upto"] == "1.5"
+    assert saves(bench) == {"1.5"}
 
 
 def test_a_keep_list_is_said_anew_under_a_new_lease() -> None:

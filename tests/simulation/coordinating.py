@@ -1,0 +1,163 @@
+"""A coordinator's process: what `Office` does around the machine, against the model of Redis."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from checkpoint_coordinator.desk import Options
+from checkpoint_coordinator.machine import CoordinatorMachine
+from checkpoint_coordinator.words import (
+    AcquireLease,
+    Effect,
+    Event,
+    HostsRead,
+    LeaseAnswered,
+    LeaseRenewed,
+    Note,
+    Publish,
+    ReadHosts,
+    ReadSnapshot,
+    ReleaseLease,
+    RenewLease,
+    ReportReceived,
+    SnapshotRead,
+    StoreFailed,
+    Write,
+    Written,
+)
+from checkpoint_replicator.ids import Host
+from checkpoint_replicator.messages import NodeReport, Party, Service
+from checkpoint_replicator.records import Lease
+from simulation.network import Lane
+from simulation.process import Engine, Process
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Coordinating"]
+
+POLL: Final = 1.0
+"""Seconds between two looks whether the job is known."""
+
+
+class Coordinating(Process):
+    """One coordinator; a stand-by until it gets the lease."""
+
+    def __init__(self, world: "World", name: str, skew: float) -> None:
+        super().__init__(world, name, Host(name), skew)
+        self.machine: CoordinatorMachine | None = None
+        self.witnessed: dict[str, bool] = {}
+        """Sessions of which a report came in this tenure, and whether a complete one."""
+
+    @property
+    def me(self) -> Party:
+        return Party(host=self.host, service=Service.COORDINATOR, incarnation=self.incarnation)
+
+    def boot(self) -> None:
+        self.machine = None
+        self.witnessed.clear()
+        self.soon(0.0, self._look)
+
+    def _look(self) -> None:
+        """Wait until the job is known."""
+        world = self.world
+
+        def there() -> Callable[[], None]:
+            known = world.job in world.redis.model.jobs()
+            return self._open if known else lambda: self.soon(POLL, self._look)
+
+        world.redis.ask(self, there, lambda _: self.soon(POLL, self._look))
+
+    def _open(self) -> None:
+        world = self.world
+        self.machine = CoordinatorMachine(
+            world.job,
+            Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name),
+            times=world.times,
+            options=Options(backup=world.root),
+            new_id=world.new_id,
+            chance=world.chance.random,
+        )
+        self._lane = Lane(self, world.redis)
+        self._renewals = Lane(self, world.redis)
+        self._engine: Engine[Event, Effect] = Engine(self, self.machine, self.perform)
+        self._engine.sleep()
+
+    def hear(self, sender: Party, report: NodeReport) -> None:
+        """Take a watcher's report."""
+        machine = self.machine
+        if machine is None or (not machine.active and machine.lease is None):
+            return
+        if report.session is not None:
+            known = self.witnessed.get(report.session.id, False)
+            self.witnessed[report.session.id] = known or report.complete
+        self._engine.take(ReportReceived(sender, report))
+
+    def perform(self, effect: Effect) -> None:
+        world, model = self.world, self.world.redis.model
+        job = world.job
+        match effect:
+            case Publish(beacon):
+                for host in world.hosts.values():
+                    if host.watching.follows(self):
+                        world.network.send(self, host.watching, partial(host.watching.hear_beacon, self.me, beacon))
+            case Note(event, fields):
+                world.noted(self, event, fields)
+            case AcquireLease(began):
+
+                def acquire() -> Callable[[], None]:
+                    assert self.machine is not None
+                    lease = model.acquire(job, self.machine.me, world.times.lease_ttl)
+                    if lease is not None:
+                        world.laws.lease_taken(self)
+                    return lambda: self._engine.take(LeaseAnswered(began, lease))
+
+                self._ask("acquire", acquire)
+            case RenewLease(began, lease):
+
+                def renew() -> Callable[[], None]:
+                    renewal, unix = model.renew(job, lease, world.times.lease_ttl), model.time()
+                    return lambda: self._engine.take(LeaseRenewed(began, renewal, unix))
+
+                self._ask("renew", renew)
+            case ReleaseLease(lease):
+
+                def release() -> Callable[[], None]:
+                    model.release(job, lease)
+                    return lambda: None
+
+                self._ask("release", release)
+            case ReadSnapshot(token):
+
+                def snapshot() -> Callable[[], None]:
+                    answer = SnapshotRead(token, model.snapshot(job), model.time())
+                    return lambda: self._engine.take(answer)
+
+                self._ask("snapshot", snapshot)
+            case ReadHosts():
+
+                def hosts() -> Callable[[], None]:
+                    answer = HostsRead(model.hosts())
+                    return lambda: self._engine.take(answer)
+
+                self._ask("hosts", hosts)
+            case Write(lease, stamp, changes):
+
+                def write() -> Callable[[], None]:
+                    seen = model.apply(job, lease, stamp, changes)
+                    if seen is None:
+                        world.laws.written(self, changes)
+                    else:
+                        world.hits["write refused"] += 1
+                    return lambda: self._engine.take(Written(stamp, seen))
+
+                self._ask("write", write)
+
+    def _ask(self, name: str, call: Callable[[], Callable[[], None]]) -> None:
+        lane = self._renewals if name == "renew" else self._lane
+
+        def failed(reason: str) -> None:
+            if name != "release":
+                self._engine.take(StoreFailed(name, reason))
+
+        lane.put(call, failed)

@@ -1,0 +1,412 @@
+"""The laws, judged from outside: what the machines did against what really was."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from checkpoint_coordinator.commit import SaveState
+from checkpoint_replicator.backup import parse_order
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Address, Epoch, Host, Rank, Worker
+from checkpoint_replicator.messages import NodeReport
+from checkpoint_replicator.records import EpochRecord, KeepList, NodeView, Outcome, RestoreRecord
+from checkpoint_replicator.save import Save, ShardKey, parse_save
+from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.store import Change, SetHash
+from checkpoint_transfer import effects as to_do
+from checkpoint_transfer import receiving
+from checkpoint_watcher import effects as do
+from checkpoint_watcher import events as did
+from checkpoint_watcher.record import SessionRecord
+from simulation.content import Content
+from simulation.process import Process
+from simulation.watching import Watching
+
+if TYPE_CHECKING:
+    from simulation.coordinating import Coordinating
+    from simulation.training import Trainer
+    from simulation.transferring import Transferring
+    from simulation.world import World
+
+__all__ = ["LawBrokenError", "Laws"]
+
+
+class LawBrokenError(AssertionError):
+    """A law of the design was broken."""
+
+    def __init__(self, law: int, text: str) -> None:
+        super().__init__(f"law {law}: {text}")
+        self.law = law
+
+
+class Laws:
+    """Keeps the truth, and compares.
+
+    Attributes:
+        truth: what trainers really saved first, by save and shard.
+        committed: saves that Redis took as committed.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.truth: dict[tuple[Save, ShardKey], Address] = {}
+        self.library: dict[Address, list[bytes]] = {}
+        self.committed: dict[Save, dict[ShardKey, Address]] = {}
+        self.named_on: dict[tuple[Save, ShardKey, Address], set[Host]] = defaultdict(set)
+        self.backed_up: set[Save] = set()
+        self.decisions: dict[Stamp, RestoreRecord] = {}
+        self.released: dict[Epoch, list[EpochRecord]] = defaultdict(list)
+        self.keeps: dict[Stamp, KeepList] = {}
+        self.epoch: EpochRecord | None = None
+        self.obeyed: dict[tuple[Host, int], Stamp] = {}
+        self.adopted: dict[tuple[Host, int], NodeView | None] = {}
+        self.told_corrupt: set[tuple[Host, int, Address]] = set()
+        self.last_token = 0
+        self.last_holder = ""
+        self.touched: Process | None = None
+        """Who took the last event."""
+        self._seen = -1
+
+    # ---- facts
+
+    def saved(self, save: Save, key: ShardKey, content: Content) -> None:
+        """A trainer finished a shard; the first of its name counts, unless faults left nothing of it anywhere."""
+        self.library.setdefault(content.address, list(content.leaves))
+        if (save, key) in self.truth and not self._remembered(save, key):
+            del self.truth[save, key]
+            self.committed.pop(save, None)
+        self.truth.setdefault((save, key), content.address)
+
+    def _remembered(self, save: Save, key: ShardKey) -> bool:
+        """Whether anything of a shard is left; numbers of epochs may come again when all that knew of them is gone."""
+        if save in self.backed_up:
+            return True
+        for host in self.world.hosts.values():
+            disk = host.disk
+            if any((tag.save, tag.key) == (save, key) for tag in disk.sidecars):
+                return True
+            if any((claim.save, claim.key) == (save, key) for claim, _ in disk.claims.values()):
+                return True
+        return False
+
+    def lease_taken(self, process: "Coordinating") -> None:
+        """Redis gave the lease."""
+        if self.last_holder not in {"", process.name} and self.world.training.running:
+            self.world.hits["take-over while training"] += 1
+        self.last_holder = process.name
+
+    def written(self, process: "Coordinating", changes: Sequence[Change]) -> None:
+        """Redis took a write."""
+        keys = {change.key: change for change in changes if isinstance(change, SetHash)}
+        if not keys:
+            return
+        steps = [key for key in keys if key.startswith("step:")]
+        if not steps and not any(key in {"epoch", "keep"} or key.startswith("restore:") for key in keys):
+            return
+        world = self.world
+        view = world.redis.model.view(world.job, Host(""), None)
+        if view.epoch is not None:
+            self.epoch = view.epoch
+            if view.epoch.released and view.epoch.members:
+                self.released[view.epoch.number].append(view.epoch)
+        for key in steps:
+            self._step(key)
+        if view.restore is not None and view.restore.stamp not in self.decisions:
+            self.decisions[view.restore.stamp] = view.restore
+            self._decided(view.restore)
+        if view.keep is not None and view.keep.stamp not in self.keeps:
+            self.keeps[view.keep.stamp] = view.keep
+            self._kept(process, view.keep)
+
+    def _step(self, key: str) -> None:
+        fields = self.world.redis.model._hashes.get(f"ckpt:{{{self.world.job}}}:{key}", {})
+        if fields.get("state") != SaveState.COMMITTED:
+            return
+        save = parse_save(key.removeprefix("step:"))
+        if save in self.committed:
+            return
+        shards = {
+            ShardKey(Rank(int(name[1:].split("/w")[0])), Worker(int(name.split("/w")[1]))): Address(text)
+            for name, text in fields.items()
+            if name.startswith("n") and "/w" in name
+        }
+        training = self.world.training
+        wanted = {ShardKey(Rank(r), Worker(w)) for r in range(training.nodes) for w in range(training.workers)}
+        if set(shards) != wanted:
+            raise LawBrokenError(4, f"save {save} was committed with {len(shards)} of {len(wanted)} shards")
+        for shard, address in shards.items():
+            if self.truth.get((save, shard)) != address:
+                raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
+            hosts = self.named_on[save, shard, address]
+            least = 1 if fields.get("reason") == "restored" else 1 + self._required()
+            if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
+                raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
+        self.committed[save] = shards
+        self.world.hits["save committed"] += 1
+
+    def _required(self) -> int:
+        """Copies beside the own one that nobody may do without: those that were asked, while no host was away."""
+        world = self.world
+        if any(world.now < host.watching.away_until for host in world.hosts.values()):
+            return 0
+        return min(world.training.peers, world.training.nodes - 1)
+
+    # ---- 3: crash
+
+    def check(self) -> None:
+        """After every event: the newest committed save that no fault took is still somewhere, or another one is."""
+        touched, self.touched = self.touched, None
+        if isinstance(touched, Watching):
+            self._obeys(touched)
+        if not self.committed:
+            return
+        changes = sum(host.disk.changes for host in self.world.hosts.values()) + 1000 * len(self.committed)
+        if changes == self._seen:
+            return
+        self._seen = changes
+        newest = max(self.committed)
+        if not self._spared(newest):
+            self.world.hits["more was lost than is held"] += 1
+            return
+        if not any(self.restorable(save) for save in sorted(self.committed, reverse=True)):
+            raise LawBrokenError(3, f"save {newest} was committed, and no committed save can be restored any more")
+
+    def _spared(self, save: Save) -> bool:
+        """Whether faults left a copy of each shard, whatever the product did with it."""
+        if save in self.backed_up:
+            return True
+        disks = [host.disk for host in self.world.hosts.values()]
+        return all(
+            any(disk.given.get((save, key)) == address and address not in disk.spoiled for disk in disks)
+            for key, address in self.committed[save].items()
+        )
+
+    def restorable(self, save: Save) -> bool:
+        """Whether a save is whole over all disks and backups."""
+        if save in self.backed_up:
+            return True
+        disks = [host.disk for host in self.world.hosts.values()]
+        return all(
+            any(address in disk.shards and address not in disk.spoiled for disk in disks)
+            for address in self.committed[save].values()
+        )
+
+    # ---- decisions
+
+    def _decided(self, record: RestoreRecord) -> None:
+        world = self.world
+        world.hits[f"decided {record.outcome}"] += 1
+        if record.outcome is Outcome.NONE:
+            for host in world.hosts.values():
+                if any(fence.committed is not None for fence in host.disk.fences.values()):
+                    raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
+            if self.backed_up:
+                raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
+        if record.outcome is Outcome.RESTORE and self.committed and record.save is not None:
+            newest = max(self.committed)
+            known = {rejected.save for rejected in record.rejected}
+            if record.save < newest and newest not in known and self.restorable(newest):
+                raise LawBrokenError(10, f"{record.save} was chosen over {newest} without a reason")
+
+    def _kept(self, process: "Coordinating", keep: KeepList) -> None:
+        """A keep list is made from a complete view, and never lets go what was committed last."""
+        epoch = self.epoch
+        if epoch is None or not epoch.released:
+            raise LawBrokenError(5, f"a keep list {keep.stamp} without a released epoch")
+        for member in epoch.members:
+            if not process.witnessed.get(member.session, False):
+                raise LawBrokenError(5, f"a keep list {keep.stamp} although rank {member.rank} told nothing complete")
+        if keep.upto is not None and keep.upto not in self.committed:
+            restored = {record.save for record in self.decisions.values()}
+            if keep.upto not in restored:
+                raise LawBrokenError(5, f"a keep list up to {keep.upto}, which was neither committed nor restored")
+
+    # ---- what watchers do
+
+    def intended(self, watching: "Watching", effect: do.Effect) -> None:
+        """A machine decided something that others must not undo."""
+        world = self.world
+        match effect:
+            case do.DropSaves(tags):
+                keep = watching.machine.authorities[world.job].keep
+                if keep is None or self.keeps.get(keep.stamp) != keep:
+                    raise LawBrokenError(5, f"{watching.host} drops without a keep list")
+                for tag in tags:
+                    listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
+                    if not listed or tag.save in keep.keep or tag.save == keep.upto:
+                        raise LawBrokenError(5, f"{watching.host} drops {tag.save}, which {keep} does not let go")
+                world.hits["saves dropped"] += 1
+            case do.Quarantine(address):
+                content = watching.node.disk.shards.get(address)
+                if (watching.host, watching.node.replaced, address) not in self.told_corrupt:
+                    raise LawBrokenError(5, f"{watching.host} drops a corrupt copy that it did not report")
+                if content is not None and not content.bad():
+                    raise LawBrokenError(5, f"{watching.host} drops a good copy as corrupt")
+                world.hits["corrupt copy found"] += 1
+            case _:
+                pass
+
+    def doing(self, watching: "Watching", effect: do.Effect) -> None:
+        """Just before it is done."""
+        if isinstance(effect, do.PublishMarkers):
+            record = watching.node.disk.session
+            if record is not None and record.id == effect.session:
+                self._publishing(watching, record)
+
+    def done(self, watching: "Watching", effect: do.Effect, answer: did.Event | None) -> None:
+        """Just after it was done."""
+        match effect:
+            case do.NameShard(_, tag) if isinstance(answer, did.ShardNamed):
+                self.named_on[tag.save, tag.key, tag.address].add(watching.host)
+            case do.WriteFence(_, record):
+                name = (watching.host, watching.node.replaced)
+                if record.stamp < self.obeyed.get(name, ZERO):
+                    raise LawBrokenError(7, f"{watching.host} lowered its fence to {record.stamp}")
+                self.obeyed[name] = record.stamp
+            case _:
+                pass
+
+    def reported(self, watching: "Watching", report: NodeReport) -> None:
+        """A report left the node."""
+        for fault in report.faults:
+            if fault.kind == "corrupt" and fault.address is not None:
+                self.told_corrupt.add((watching.host, watching.node.replaced, fault.address))
+
+    def _obeys(self, watching: "Watching") -> None:
+        """After an event of a watcher: what it follows is not older than what it followed."""
+        authority = watching.machine.authorities.get(self.world.job)
+        if authority is None or authority.view is None:
+            return
+        name = (watching.host, watching.node.replaced)
+        if self.adopted.get(name) is authority.view:
+            return
+        self.adopted[name] = authority.view
+        fence = authority.view.fence or ZERO
+        if fence < self.obeyed.get(name, ZERO):
+            raise LawBrokenError(7, f"{watching.host} obeys {fence} after {self.obeyed[name]}")
+
+    def _publishing(self, watching: "Watching", record: SessionRecord) -> None:
+        host = watching.host
+        members = [epoch for epoch in self.released[record.epoch] if record.id in {m.session for m in epoch.members}]
+        if not members:
+            raise LawBrokenError(2, f"{host} publishes markers of epoch {record.epoch}, which was not released to it")
+        addresses = {marker.name: marker.address for marker in record.markers}
+        nothing = all(address is None for address in addresses.values())
+        save, stamp = None, ZERO
+        if not nothing:
+            decision = self.decisions.get(record.stamp)
+            if decision is None or decision.save is None:
+                raise LawBrokenError(2, f"{host} publishes markers of a decision {record.stamp} that nobody took")
+            save, stamp = decision.save, record.stamp
+        for other in self.world.hosts.values():
+            its = other.disk.session
+            if its is None or its.epoch != record.epoch or its.state is not SessionState.RUNNING:
+                continue
+            theirs = ZERO if all(marker.address is None for marker in its.markers) else its.stamp
+            if theirs != stamp:
+                raise LawBrokenError(2, f"{host} restores {save} by {stamp}, {other.host} by {theirs}")
+        if save is None or record.spec is None:
+            return
+        for name, address in addresses.items():
+            worker = Worker(int(name.removesuffix(".restore").split("-w")[-1]))
+            key = ShardKey(record.spec.rank, worker)
+            if address is None or self.truth.get((save, key)) != address:
+                raise LawBrokenError(1, f"{host} gets other bytes of {key} of {save} than were saved")
+            content = watching.node.disk.shards.get(address)
+            if content is None:
+                raise LawBrokenError(9, f"{host} publishes {name}, whose data is not there")
+            if content.leaves != self.library[address]:
+                raise LawBrokenError(1, f"{host} publishes {name}, whose bytes are not those that were saved")
+        self._sources(watching)
+
+    def _sources(self, watching: "Watching") -> None:
+        progress = watching.machine.restorer.progress()
+        for source, size in (progress.by_source if progress is not None else {}).items():
+            if size:
+                self.world.hits[f"restored from {source}"] += 1
+        if watching.node.replaced:
+            self.world.hits["replaced node restored"] += 1
+
+    # ---- what transfers do
+
+    def copy_named(
+        self, transferring: "Transferring", effect: to_do.NameShard, answer: receiving.ReceiverEvent
+    ) -> None:
+        """A received shard got its names."""
+        if not isinstance(answer, receiving.ShardNamed):
+            return
+        name = (transferring.host, transferring.node.replaced, effect.address)
+        if name in self.told_corrupt:
+            self.told_corrupt.discard(name)
+            self.world.hits["corrupt copy replaced"] += 1
+        for naming in effect.namings:
+            for tag in naming.tags:
+                self.named_on[tag.save, tag.key, tag.address].add(transferring.host)
+
+    def copy_admitted(self, transferring: "Transferring") -> None:
+        """Room was given to a peer's copy: the trainer's next save must still have its own."""
+        disk = transferring.node.disk
+        own: dict[Save, int] = defaultdict(int)
+        for tag, held in disk.sidecars.items():
+            if held.own:
+                own[tag.save] += tag.size
+        need = max(own.values(), default=0)
+        if disk.free < need and transferring.machine.report.version:
+            raise LawBrokenError(
+                8, f"{transferring.host} admits a copy although {need} bytes of its trainer do not fit"
+            )
+
+    # ---- what trainers see
+
+    def loaded(self, trainer: "Trainer") -> None:
+        """A trainer read what it was handed."""
+        record = trainer.node.disk.session
+        decision = self.decisions.get(record.stamp) if record is not None else None
+        for worker, (_, content) in trainer.taken.items():
+            if content is None:
+                continue
+            key = ShardKey(trainer.rank, Worker(worker))
+            save = decision.save if decision is not None else None
+            address = self.truth.get((save, key)) if save is not None else None
+            if address is None or content.leaves != self.library[address]:
+                raise LawBrokenError(1, f"the trainer of rank {trainer.rank} read other bytes than were saved")
+
+    def failed(self, trainer: "Trainer", text: str) -> None:
+        """A trainer found `replicator.failed`."""
+        self.world.hits["explicit failure"] += 1
+        if not text.strip():
+            raise LawBrokenError(10, f"rank {trainer.rank} failed without a reason")
+
+    # ---- the backup
+
+    def stored(self, log: Iterable[str]) -> None:
+        """Objects were written or removed."""
+        world = self.world
+        for line in log:
+            act, _, name = line.partition(" ")
+            folder = name.rpartition("/")[0] if "/D" not in name else name.split("/D")[0]
+            if act != "put":
+                continue
+            if name.endswith(".meta"):
+                self._marked(folder)
+            elif name.endswith("/MANIFEST.json") and b"abandoned" not in world.bucket.store.objects.get(name, b""):
+                self._marked(folder)
+                self._completed(folder)
+
+    def _marked(self, folder: str) -> None:
+        """No `.meta` before all data of the backup."""
+        objects = self.world.bucket.store.objects
+        save = self._save_of(folder)
+        for (known, _), address in self.truth.items():
+            if known == save and f"{folder}/{address}.tree" not in objects:
+                raise LawBrokenError(9, f"{folder} has a .meta before the data of {address:.13}")
+
+    def _completed(self, folder: str) -> None:
+        save = self._save_of(folder)
+        if save is not None:
+            self.backed_up.add(save)
+            self.world.hits["backup completed"] += 1
+
+    def _save_of(self, folder: str) -> Save | None:
+        text = self.world.bucket.store.objects.get(f"{folder}/ORDER.json")
+        return parse_order(text.decode()).save if text is not None else None

@@ -1,0 +1,246 @@
+"""The training job: a trainer a node that speaks the file contract, and a controller that starts them again."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
+from checkpoint_replicator.save import Save, ShardKey
+from simulation.content import Content, make
+
+if TYPE_CHECKING:
+    from simulation.node import Node
+    from simulation.world import World
+
+__all__ = ["Stage", "Trainer", "Training"]
+
+NEVER: Final = Epoch(0)
+POLL: Final = 0.7
+"""Seconds between two looks of a trainer at its directory."""
+
+
+class Stage(Enum):
+    """Where a trainer is."""
+
+    BEGINNING = auto()
+    WRITTEN = auto()
+    WAITING = auto()
+    RUNNING = auto()
+    DEAD = auto()
+
+
+@dataclass
+class Trainer:
+    """One life of the trainer of one rank."""
+
+    training: "Training"
+    rank: Rank
+    node: "Node"
+    stage: Stage = Stage.BEGINNING
+    since: float = 0.0
+    why: str = ""
+    step: int | None = None
+    epoch: Epoch = NEVER
+    taken: dict[int, tuple[int, Content | None]] = field(default_factory=dict)
+
+    @property
+    def world(self) -> "World":
+        return self.training.world
+
+    def enter(self, stage: Stage, why: str = "") -> None:
+        self.stage, self.since, self.why = stage, self.world.now, why
+        if stage is Stage.DEAD:
+            self.training.reasons.append(why)
+        self.world.log(f"trainer {self.rank}", f"{stage.name} {why}")
+
+    def poll(self) -> None:
+        """Look at the directory and do what comes next."""
+        world, disk = self.world, self.node.disk
+        match self.stage:
+            case Stage.BEGINNING:
+                if disk.yaml is None:
+                    disk.write_yaml(self.training.yaml(self.rank))
+                    self.node.watching.look()
+                    self.enter(Stage.WRITTEN)
+            case Stage.WRITTEN:
+                if disk.yaml is None:
+                    self.enter(Stage.WAITING)
+                    self.poll()
+            case Stage.WAITING:
+                if "replicator.failed" in disk.files:
+                    world.laws.failed(self, disk.files["replicator.failed"])
+                    self.enter(Stage.DEAD, disk.files["replicator.failed"])
+                    return
+                self._take_markers()
+                if len(self.taken) == self.training.workers:
+                    self._begin()
+                elif world.now - self.since > world.times.client:
+                    self.enter(Stage.DEAD, "timed out")
+            case _:
+                pass
+
+    def _take_markers(self) -> None:
+        disk = self.node.disk
+        for name in [name for name in disk.files if name.endswith(".restore")]:
+            address = disk.files.pop(name)
+            stem = name.removesuffix(".restore")
+            step, worker = int(stem.split("-s")[-1].split("-")[0]), int(stem.split("-w")[-1])
+            self.taken[worker] = (step, disk.handouts[name] if address else None)
+
+    def _begin(self) -> None:
+        record = self.node.disk.session
+        steps = {(step, content is None) for step, content in self.taken.values()}
+        assert record is not None
+        assert len(steps) == 1, f"markers of {steps} on {self.node.host}"
+        ((step, nothing),) = steps
+        self.epoch = record.epoch
+        self.step = None if nothing else step
+        self.world.laws.loaded(self)
+        self.enter(Stage.RUNNING, f"from {self.step} in epoch {self.epoch}")
+
+    def save(self, step: int) -> None:
+        """Finish a save of a step, every worker its shard."""
+        training, world = self.training, self.world
+        for worker in range(training.workers):
+            key = ShardKey(self.rank, Worker(worker))
+            content = training.content(key)
+            if self.node.disk.free < content.size:
+                world.hits["save had no room"] += 1
+                self.enter(Stage.DEAD, "the ramdisk is full")
+                return
+            name = str(step) if training.directories else f"{world.job}-s{step}-n{self.rank}-w{worker}.save"
+            if name in self.node.disk.public:
+                return  # the watcher is down and an older save of this name is still there
+            save = Save(self.epoch, Step(step))
+            world.laws.saved(save, key, content)
+            self.node.disk.save(name, step, content, training.job_of_name, key)
+        self.node.watching.look()
+
+
+class Training:
+    """The whole job; it runs only while every rank does."""
+
+    def __init__(self, world: "World", nodes: int, workers: int, peers: int, *, directories: bool) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.workers = workers
+        self.peers = peers
+        self.directories = directories
+        self.trainers: dict[Rank, Trainer] = {}
+        self.homes: dict[Rank, Node] = {}
+        self.restarts = 0
+        self.backup_steps: int | None = None
+        self.saving = True
+        self._last: dict[ShardKey, Content] = {}
+        self._stepping = 0
+        self.next_step = 0
+        self.reasons: list[str] = []
+        """Why trainers ended, in order."""
+
+    @property
+    def job_of_name(self) -> Job | None:
+        return None if self.directories else self.world.job
+
+    def yaml(self, rank: Rank) -> bytes:
+        """What a trainer writes."""
+        keys: dict[str, object] = {
+            "job-name": self.world.job,
+            "framework": "pytorch.distributed" if self.directories else "pytorch",
+            "node-rank": rank,
+            "nodes": self.nodes,
+            "workers-per-node": self.workers,
+            "peers-per-node": self.peers,
+        }
+        if self.backup_steps is not None:
+            keys["backup-interval-steps"] = self.backup_steps
+        return "".join(f"{key}: {value}\n" for key, value in keys.items()).encode()
+
+    def content(self, key: ShardKey) -> Content:
+        """Make up a shard; now and then the same bytes as before, or as another rank's."""
+        chance = self.world.chance
+        old = self._last.get(key)
+        if old is None or chance.random() < 0.85:
+            old = make(chance, directory=self.directories)
+        elif chance.random() < 0.3:
+            old = chance.choice(list(self._last.values()))
+        self._last[key] = old
+        return old.copy()
+
+    # ---- the controller
+
+    def restart(self, why: str) -> None:
+        """End all trainers and start new ones."""
+        self.restarts += 1
+        self._stepping += 1
+        self.world.log("job", f"restarted: {why}")
+        for trainer in self.trainers.values():
+            trainer.stage = Stage.DEAD
+        for rank in map(Rank, range(self.nodes)):
+            self.start(rank, self.world.chance.uniform(0.2, 2.5))
+
+    def start(self, rank: Rank, delay: float) -> None:
+        """Start one trainer."""
+        trainer = Trainer(self, rank, self.homes[rank])
+        self.trainers[rank] = trainer
+        trainer.enter(Stage.BEGINNING)
+
+        def poll() -> None:
+            if self.trainers[rank] is trainer and trainer.stage is not Stage.DEAD:
+                trainer.poll()
+                if trainer.stage is not Stage.RUNNING:
+                    self.world.timeline.after(POLL, poll)
+                self.look()
+
+        self.world.timeline.after(delay, poll)
+
+    def again(self, rank: Rank) -> None:
+        """Start one trainer anew; the others stop where they are until it is there."""
+        self._stepping += 1
+        self.start(rank, self.world.chance.uniform(0.2, 2.5))
+
+    def look(self) -> None:
+        """See whether all run, or one is dead."""
+        trainers = self.trainers.values()
+        if any(trainer.stage is Stage.DEAD for trainer in trainers):
+            why = next(trainer.why for trainer in trainers if trainer.stage is Stage.DEAD)
+            self._stepping += 1
+            turn = self._stepping
+            self.world.timeline.after(
+                self.world.chance.uniform(0.5, 2.0), lambda: self.restart(why) if turn == self._stepping else None
+            )
+        elif all(trainer.stage is Stage.RUNNING for trainer in trainers):
+            epochs = {trainer.epoch for trainer in trainers}
+            steps = {trainer.step for trainer in trainers}
+            assert len(steps) == 1, f"trainers begin at steps {steps} in epochs {epochs}"
+            (step,) = steps
+            self.next_step = 0 if step is None else step + 1
+            self.world.hits["job ran"] += 1
+            self._stepping += 1
+            self._later(self._stepping)
+
+    def _stop_if_dead(self, trainer: Trainer) -> None:
+        if trainer.stage is Stage.DEAD:
+            self.look()
+
+    @property
+    def running(self) -> bool:
+        """Whether every rank trains."""
+        return all(trainer.stage is Stage.RUNNING for trainer in self.trainers.values())
+
+    def _later(self, turn: int) -> None:
+        self.world.timeline.after(self.world.chance.uniform(1.5, 6.0), lambda: self._save(turn))
+
+    def _save(self, turn: int) -> None:
+        """All ranks save a step, not quite at the same time; a rank that cannot go on stops all."""
+        if turn != self._stepping or not self.running or not self.saving:
+            return
+        step, self.next_step = self.next_step, self.next_step + 1
+        for trainer in list(self.trainers.values()):
+
+            def save(one: Trainer = trainer) -> None:
+                if one.stage is Stage.RUNNING and turn == self._stepping:
+                    one.save(step)
+                    self._stop_if_dead(one)
+
+            self.world.timeline.after(self.world.chance.uniform(0.0, 1.0), save)
+        self._later(turn)

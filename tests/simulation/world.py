@@ -1,0 +1,170 @@
+"""The whole cluster in one process: hosts, coordinators, Redis, a backup store, trainers, and one source of chance."""
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from checkpoint_replicator.ids import Host, Incarnation, Job, Rank
+from checkpoint_replicator.times import Times
+from simulation.bucket import Bucket
+from simulation.coordinating import Coordinating
+from simulation.laws import Laws
+from simulation.network import Network, Redis
+from simulation.node import Node
+from simulation.process import Process
+from simulation.timeline import Timeline
+from simulation.training import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["TIMES", "World"]
+
+TIMES: Final = Times(
+    report_gap=0.3,
+    report=2.0,
+    orders=2.0,
+    suspect=5.0,
+    lost=9.0,
+    stuck=5.0,
+    lease_renewed=2.0,
+    lease_ttl=6.0,
+    lease_margin=1.5,
+    beacon=1.5,
+    beacon_silent=4.0,
+    scan=2.0,
+    empty_yaml=3.0,
+    consumed=12.0,
+    shape_quarrel=4.0,
+    rendezvous=40.0,
+    failed=50.0,
+    client=56.0,
+    abandoned_quiet=1.5,
+    abandoned_most=6.0,
+    bucket_silent=8.0,
+    want_parked=1.0,
+    acknowledged=2.5,
+    uploader_turn=5.0,
+    store_silent=20.0,
+)
+"""The product's times, closer together, so that a run is short."""
+
+
+class World:
+    """Everything; made from a seed, and the same from the same seed."""
+
+    def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None) -> None:
+        self.seed = seed
+        self.chance = Random(seed)
+        self.timeline = Timeline()
+        self.times = TIMES
+        self.job = Job("run")
+        self.hits: Counter[str] = Counter()
+        self.events = 0
+        self._tell = tell
+        self._ids = 0
+        chance = self.chance
+        self.root = "memory://bucket" if chance.random() < 0.6 else None
+        self.doom_rate = 0.0
+        self.network = Network(self)
+        self.redis = Redis(self)
+        self.bucket = Bucket(self, "memory://bucket")
+        self.laws = Laws(self)
+        nodes = chance.choice((2, 2, 3, 3, 4, 5))
+        workers = chance.choice((1, 1, 2))
+        directories = workers == 1 and chance.random() < 0.5
+        peers = chance.choice((1, 1, 1, 2)) if nodes > 2 else 1
+        self.training = Training(self, nodes, workers, peers, directories=directories)
+        if self.root is not None and chance.random() < 0.8:
+            self.training.backup_steps = chance.choice((1, 2, 4))
+        shard = 32 if directories else 8
+        self.tight = chance.random() < 0.15
+        size = shard * workers * (2 * (2 + peers) if self.tight else chance.choice((1, 4)) * (3 * (3 + peers) + 3))
+        spares = 1 if chance.random() < 0.3 else 0
+        self.hosts: dict[Host, Node] = {}
+        for number in range(nodes + spares):
+            host = Host(f"h{number}")
+            self.hosts[host] = Node(self, host, size, chance.uniform(0, 1000))
+        for rank, node in zip(range(nodes), self.hosts.values(), strict=False):
+            self.training.homes[Rank(rank)] = node
+        self.coordinators = [Coordinating(self, f"c{number}", chance.uniform(0, 1000)) for number in range(2)]
+        self.log(
+            "seed",
+            seed,
+            f"{nodes} nodes x {workers} workers, {peers} peers, {size} bytes, backup {self.root}, {spares} spare",
+        )
+
+    # ---- what all use
+
+    @property
+    def now(self) -> float:
+        return self.timeline.now
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.coordinators, *(process for node in self.hosts.values() for process in node.processes)]
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"id{self._ids:06d}"
+
+    def coordinator(self, incarnation: Incarnation) -> Coordinating | None:
+        return next((one for one in self.coordinators if one.running and one.incarnation == incarnation), None)
+
+    def doom(self, effects: int) -> int | None:
+        """After how many effects the process dies; None: it lives."""
+        if self.doom_rate and effects and self.chance.random() < self.doom_rate:
+            self.hits["died between two effects"] += 1
+            return self.chance.randrange(effects)
+        return None
+
+    def happened(self, process: Process, event: object) -> None:
+        """An event is handed to a machine."""
+        self.events += 1
+        self.laws.touched = process
+        if self._tell is not None:
+            self._tell(f"{self.now:9.3f} {process.name:14} < {event!r:.3000}")
+
+    def noted(self, process: Process, event: str, fields: "Mapping[str, object]") -> None:
+        """A machine announced something."""
+        self.hits[event] += 1
+        if self._tell is not None:
+            self.log(process.name, event, *(f"{key}={value}" for key, value in fields.items()))
+
+    def log(self, who: str, *what: object) -> None:
+        """Say what happens, for who replays a seed."""
+        if self._tell is not None:
+            self._tell(f"{self.now:9.3f} {who:14} {' '.join(map(str, what))}")
+
+    # ---- running
+
+    def start(self) -> None:
+        """Start all processes and the job."""
+        for process in self.processes:
+            self.timeline.after(self.chance.uniform(0, 1.0), process.start)
+        self.training.restart("first start")
+
+    def run(self, until: float, over: "Callable[[], bool] | None" = None) -> bool:
+        """Go on, checking the laws after every event; True as soon as `over` holds."""
+        while self.timeline.next <= until:
+            self.timeline.step()
+            self.laws.check()
+            if over is not None and over():
+                return True
+        self.timeline.now = until
+        return over is None
+
+    def explain(self) -> str:
+        """Say how all stands."""
+        trainers = [
+            f"rank {rank} on {trainer.node.host}: {trainer.stage.name} {trainer.why}"
+            for rank, trainer in self.training.trainers.items()
+        ]
+        disks = []
+        for host, node in self.hosts.items():
+            held = Counter(f"{tag.save}{'' if one.own else '*'}" for tag, one in node.disk.sidecars.items())
+            names = " ".join(f"{name}x{count}" for name, count in sorted(held.items()))
+            disks.append(f"{host}: {node.disk.free} of {node.disk.size} bytes free, holds {names or 'nothing'}")
+        epoch = self.laws.epoch
+        told = f"epoch {epoch.number} {epoch.state} {epoch.reason}" if epoch is not None else "no epoch"
+        return "; ".join((*trainers, *disks, told))
