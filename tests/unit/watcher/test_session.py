@@ -169,7 +169,7 @@ def test_a_newer_yaml_replaces_a_session_in_place(shell: WatcherShell) -> None:
 def test_a_running_session_whose_rank_joined_elsewhere_says_so_and_closes(shell: WatcherShell) -> None:
     session = run_fresh(shell)
     members = (Member(rank=Rank(0), host=Host("node-7"), session=SessionId("later")),)
-    refused = {session: "rank 0 was taken over by a later session on host node-7"}
+    refused = {str(session): "rank 0 was taken over by a later session on host node-7"}
     shell.read(shell.view_of(outcome=Outcome.NONE, released=True, counter=2, refused=refused, members=members))
     assert state(shell) is SessionState.CLOSED
     assert "superseded: rank 0 was taken over" in shell.disk.files["replicator.errors"]
