@@ -19,6 +19,7 @@ from checkpoint_replicator.ids import Host
 from checkpoint_replicator.times import Times
 
 __all__ = [
+    "PREFIX",
     "NodeConfig",
     "ServiceConfig",
     "Size",
@@ -31,6 +32,8 @@ __all__ = [
 
 Config = TypeVar("Config", bound="ServiceConfig")
 
+PREFIX: Final = "CHECKPOINT_"
+"""What the environment variables of all keys begin with."""
 SOCKET_PATH_LIMIT: Final = 107
 """Longest path of a Unix socket in bytes (`sun_path`, without its closing zero)."""
 
@@ -170,7 +173,7 @@ class NodeConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields
 
 def environment_name(key: str) -> str:
     """Return the environment variable of a key: `ramdisk-size` is `CHECKPOINT_RAMDISK_SIZE`."""
-    return "CHECKPOINT_" + key.upper().replace("-", "_")
+    return PREFIX + key.upper().replace("-", "_")
 
 
 def load(

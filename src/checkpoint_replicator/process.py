@@ -133,7 +133,8 @@ def execute(name: str, config: Config, run: Service[Config], *, bound: Callable[
         asyncio.run(_serve(name, config, run, log, bound))
     except Exception as error:
         code = exit_code(error)
-        log.exception("service_failed", reason=_reason(error), code=code)
+        ours = all(isinstance(leaf, ReplicatorError) for leaf in _leaves(error))
+        log.exception("service_failed", reason=_reason(error), code=code, exc_info=not ours)  # our own texts say all
         return code
     log.info("service_stopped")
     return 0

@@ -87,6 +87,20 @@ def test_an_error_ends_the_process_with_its_code(error: Exception, code: int) ->
     assert execute("sample", ServiceConfig(), fail) == code
 
 
+@pytest.mark.parametrize(("error", "traced"), [(ConfigError("bad"), False), (ValueError("ours"), True)])
+def test_only_an_unexpected_error_is_logged_with_its_trace(
+    error: Exception, traced: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_config: ServiceConfig, _runtime: Runtime) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    execute("sample", ServiceConfig(), fail)
+    line = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (line["event"], line["reason"]) == ("service_failed", str(error))
+    assert ("exception" in line) is traced
+
+
 def test_a_service_that_ends_by_itself_is_a_failure() -> None:
     async def end(_config: ServiceConfig, _runtime: Runtime) -> None:
         await asyncio.sleep(0)
