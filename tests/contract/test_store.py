@@ -310,7 +310,7 @@ async def test_renewing_prolongs(rig: Rig, store: ManifestStore) -> None:
     assert 8 * TTL < await rig.lease_left(JOB) <= 9 * TTL
 
 
-async def test_neither_another_incarnation_nor_another_token_can_renew(store: ManifestStore) -> None:
+async def test_s108_neither_another_incarnation_nor_another_token_can_renew(store: ManifestStore) -> None:
     lease = await lead(store)
     stranger = msgspec.structs.replace(lease, incarnation=Incarnation("c2"))
     stale = msgspec.structs.replace(lease, token=lease.token - 1)
@@ -319,7 +319,7 @@ async def test_neither_another_incarnation_nor_another_token_can_renew(store: Ma
     assert (await store.renew(JOB, lease, TTL)).held
 
 
-async def test_neither_another_incarnation_nor_another_token_can_release(store: ManifestStore) -> None:
+async def test_s108_neither_another_incarnation_nor_another_token_can_release(store: ManifestStore) -> None:
     lease = await lead(store)
     await store.release(JOB, msgspec.structs.replace(lease, incarnation=Incarnation("c2")))
     await store.release(JOB, msgspec.structs.replace(lease, token=lease.token + 1))
@@ -403,7 +403,7 @@ async def test_texts_come_back_as_they_went_in(store: ManifestStore) -> None:
     assert (await store.snapshot(JOB)).hashes["odd"] == fields
 
 
-async def test_a_write_with_an_older_stamp_changes_nothing_and_tells_the_newer_one(store: ManifestStore) -> None:
+async def test_s34_a_write_with_an_older_stamp_changes_nothing_and_tells_the_newer_one(store: ManifestStore) -> None:
     lease = await lead(store)
     await write(store, lease, stamp(1, number=5), SetHash("a", {"x": "new"}))
     assert await write(store, lease, stamp(1, number=4), SetHash("a", {"x": "old"})) == stamp(1, number=5)
@@ -435,7 +435,7 @@ async def test_two_stores_of_one_leader_do_not_swallow_each_others_writes(rig: R
     await second.close()
 
 
-async def test_a_holder_that_was_paused_past_its_lease_writes_nothing(rig: Rig, store: ManifestStore) -> None:
+async def test_s107_a_holder_that_was_paused_past_its_lease_writes_nothing(rig: Rig, store: ManifestStore) -> None:
     paused = await lead(store)
     await rig.expire_lease(JOB)
     other = rig.open()

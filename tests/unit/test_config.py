@@ -112,7 +112,7 @@ def test_a_size_is_read_with_its_unit(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["64", "", "MiB", "-1MiB", "1 mib", "1e3MB", "0x10B", "1MiB2"])
-def test_a_size_without_a_right_unit_is_refused(text: str) -> None:
+def test_s55_a_size_without_a_right_unit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size with its unit"):
         parse_size(text)
 

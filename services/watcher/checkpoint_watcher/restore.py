@@ -87,8 +87,8 @@ class Restorer:
         orders: dict[Address, FetchOrder] = {}
         for shard in self._shards:
             address = shard.tag.address
-            if self._verified(address) or address in self._quarantining or self._stands(address):
-                continue
+            if self._verified(address) or address in self._bad | self._quarantining or self._stands(address):
+                continue  # a corrupt copy loses its names first: the transfer would take it for the shard
             known = orders.get(address)
             tags = (*known.tags, shard.tag) if known is not None and shard.tag not in known.tags else (shard.tag,)
             orders[address] = FetchOrder(
@@ -138,6 +138,7 @@ class Restorer:
             self._quarantine_at = now + self.node.times.scan
             return
         self._bad.discard(event.address)
+        self._fetches.pop(event.address, None)
         for tag in self._tags(event.address):
             self.node.let_go(tag)
             self._forgive(tag)
