@@ -131,6 +131,17 @@ def test_the_command_has_a_flag_for_each_key() -> None:
         assert flag in result.output
 
 
+def test_the_help_of_a_key_says_what_it_means_its_variable_and_its_default() -> None:
+    result = CliRunner().invoke(service_command("sample", Sample, stop_at_once), ["-h"])
+    text = " ".join(result.output.split())
+    assert "--redis URL URL of Redis. [env var: CHECKPOINT_REDIS; default: redis://127.0.0.1:6379/0]" in text
+    assert (
+        "--ramdisk PATH The directory that trainer and services share. [env var: CHECKPOINT_RAMDISK; required]" in text
+    )
+    assert "--ramdisk-size SIZE" in text
+    assert "--log-level [debug|info|warning|error]" in text
+
+
 def test_check_prints_the_configuration_and_starts_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text('ramdisk = "/r"\nredis = "redis://user:secret@host:1/0"')

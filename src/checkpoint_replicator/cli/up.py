@@ -121,7 +121,8 @@ async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
         click.echo(announcement(cluster, redis))
         await _first(stopping, supervisor.ready(deadline=READY_WITHIN))
         if not stopping.is_set():
-            click.echo(f"ready: {cluster.nodes} nodes, {len(programs)} processes; end with Ctrl-C")
+            nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+            click.echo(f"ready: {nodes}, {len(programs)} processes; end with Ctrl-C")
             await _first(stopping, hopeless.wait())
         if hopeless.is_set():
             await supervisor.ready(deadline=0)  # raises, with the reason
