@@ -99,7 +99,7 @@ class Disk:
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
 
-        Without `session.json` the node waits for the next yaml; what `fence.json` knew of commits the sidecars tell too.
+        Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
         """
         self.ramdisk.recover()
         self.ramdisk.sweep()

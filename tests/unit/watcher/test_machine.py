@@ -61,4 +61,4 @@ def test_what_an_earlier_life_left_unreadable_is_told_to_the_trainer() -> None:
     shell = WatcherShell(ModelRamdisk())
     shell.feed(did.Started(unreadable=("session.json: garbage",)))
     assert "session.json: garbage" in shell.disk.files["replicator.errors"]
-    assert [effect.event for effect in shell.all(do.Announce)] == ["record_unreadable"]
+    assert do.Announce("record_unreadable", {"reason": "session.json: garbage"}) in shell.done
