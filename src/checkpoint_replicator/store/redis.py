@@ -318,7 +318,7 @@ class RedisManifestStore:
         if (found := BAD_KEY.search(text)) is not None:
             return ProtocolError(found[1])
         if "WRONGTYPE" in text:
-            keys = sorted({_text(command[1], "key") for command in commands if len(command) > 1})
+            keys = sorted({str(command[3 if command[0] == "EVAL" else 1]) for command in commands if len(command) > 1})
             return ProtocolError(f"{', '.join(keys)}: {text}")
         return UnreachableError(f"Redis at {self.address}: {text}")
 
