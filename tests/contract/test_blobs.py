@@ -54,7 +54,7 @@ def test_a_repeated_write_is_no_write(blobs: BlobStore) -> None:
     assert not put(blobs, "a", b"same")
 
 
-def test_other_content_under_a_taken_name_is_refused_and_the_first_stays(blobs: BlobStore) -> None:
+def test_s83_other_content_under_a_taken_name_is_refused_and_the_first_stays(blobs: BlobStore) -> None:
     put(blobs, "a", b"first")
     with pytest.raises(RefusedError, match="expected 6 bytes"):
         put(blobs, "a", b"second")
@@ -83,7 +83,7 @@ def test_what_the_source_raises_comes_out_and_leaves_nothing(blobs: BlobStore) -
     assert blobs.stat("a") is None
 
 
-def test_a_read_beyond_the_end_is_an_error_and_not_fewer_bytes(blobs: BlobStore) -> None:
+def test_s85_a_read_beyond_the_end_is_an_error_and_not_fewer_bytes(blobs: BlobStore) -> None:
     put(blobs, "a", b"12345")
     with pytest.raises(CorruptError, match="expected 9 bytes, it ends at 5"):
         blobs.read("a", 2, 7)

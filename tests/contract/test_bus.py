@@ -86,7 +86,7 @@ async def test_messages_and_bodies_arrive_whole_and_in_order(bus: Bus, endpoint:
         assert [bytes(view) for view in received.body] == [b"leaf", bytes([number]) * 70_000]
 
 
-async def test_a_sender_whose_peer_is_not_there_says_so(bus: Bus) -> None:
+async def test_s59_a_sender_whose_peer_is_not_there_says_so(bus: Bus) -> None:
     sender = bus.push("tcp://127.0.0.1:1")
     assert not sender.connected
     assert not sender.send(envelope())

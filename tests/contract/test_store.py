@@ -279,6 +279,13 @@ async def test_a_lease_taken_after_expiry_has_a_higher_token(rig: Rig, store: Ma
     assert second.token > first.token
 
 
+async def test_s108_a_lease_without_an_end_belongs_to_nobody(rig: Rig, store: ManifestStore) -> None:
+    first = await lead(store)
+    await rig.put(f"ckpt:{{{JOB}}}:lease", '{"incarnation":"by hand","token":1,"host":"h","reports":"","beacons":""}')
+    second = await lead(store, "c2")
+    assert second.token > first.token
+
+
 async def test_a_lease_taken_after_a_release_has_a_higher_token(store: ManifestStore) -> None:
     first = await lead(store)
     await store.release(JOB, first)
@@ -310,7 +317,7 @@ async def test_renewing_prolongs(rig: Rig, store: ManifestStore) -> None:
     assert 8 * TTL < await rig.lease_left(JOB) <= 9 * TTL
 
 
-async def test_neither_another_incarnation_nor_another_token_can_renew(store: ManifestStore) -> None:
+async def test_s108_neither_another_incarnation_nor_another_token_can_renew(store: ManifestStore) -> None:
     lease = await lead(store)
     stranger = msgspec.structs.replace(lease, incarnation=Incarnation("c2"))
     stale = msgspec.structs.replace(lease, token=lease.token - 1)
@@ -319,7 +326,7 @@ async def test_neither_another_incarnation_nor_another_token_can_renew(store: Ma
     assert (await store.renew(JOB, lease, TTL)).held
 
 
-async def test_neither_another_incarnation_nor_another_token_can_release(store: ManifestStore) -> None:
+async def test_s108_neither_another_incarnation_nor_another_token_can_release(store: ManifestStore) -> None:
     lease = await lead(store)
     await store.release(JOB, msgspec.structs.replace(lease, incarnation=Incarnation("c2")))
     await store.release(JOB, msgspec.structs.replace(lease, token=lease.token + 1))
@@ -403,7 +410,7 @@ async def test_texts_come_back_as_they_went_in(store: ManifestStore) -> None:
     assert (await store.snapshot(JOB)).hashes["odd"] == fields
 
 
-async def test_a_write_with_an_older_stamp_changes_nothing_and_tells_the_newer_one(store: ManifestStore) -> None:
+async def test_s34_a_write_with_an_older_stamp_changes_nothing_and_tells_the_newer_one(store: ManifestStore) -> None:
     lease = await lead(store)
     await write(store, lease, stamp(1, number=5), SetHash("a", {"x": "new"}))
     assert await write(store, lease, stamp(1, number=4), SetHash("a", {"x": "old"})) == stamp(1, number=5)
@@ -435,7 +442,7 @@ async def test_two_stores_of_one_leader_do_not_swallow_each_others_writes(rig: R
     await second.close()
 
 
-async def test_a_holder_that_was_paused_past_its_lease_writes_nothing(rig: Rig, store: ManifestStore) -> None:
+async def test_s107_a_holder_that_was_paused_past_its_lease_writes_nothing(rig: Rig, store: ManifestStore) -> None:
     paused = await lead(store)
     await rig.expire_lease(JOB)
     other = rig.open()
@@ -621,6 +628,6 @@ async def test_a_fence_that_does_not_parse_stops_every_write_and_is_not_lowered(
 async def test_a_lease_that_does_not_parse_belongs_to_nobody(rig: Rig, store: ManifestStore) -> None:
     lease = await lead(store)
     await rig.put(f"ckpt:{{{JOB}}}:lease", "mine!")
-    assert await store.acquire(JOB, wish("c2"), TTL) is None
     assert not (await store.renew(JOB, lease, TTL)).held
     assert await write(store, lease, stamp(1, 5), SetHash("a", {"x": "1"})) == stamp(1, 0, 0)
+    assert (await lead(store, "c2")).token > lease.token

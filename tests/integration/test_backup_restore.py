@@ -91,7 +91,7 @@ async def test_an_empty_file_and_an_empty_directory_come_back(tmp_path: Path) ->
         assert list(node.data(tags[1]).iterdir()) == []
 
 
-async def test_a_flipped_bit_in_the_backup_is_never_named_and_the_fetch_says_why(tmp_path: Path) -> None:
+async def test_s81_a_flipped_bit_in_the_backup_is_never_named_and_the_fetch_says_why(tmp_path: Path) -> None:
     async with restoring(tmp_path, fill(tmp_path / "big", 5 * MIB)) as (node, backup, (tag,)):
         with (backup / tag.job / NAME / f"{tag.address}.data").open("r+b") as file:
             file.seek(3 * MIB)

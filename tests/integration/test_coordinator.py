@@ -243,7 +243,7 @@ HOSTILE = [
 ]
 
 
-async def test_strangers_on_the_reports_port_harm_nobody(scene: Scene) -> None:
+async def test_fault_37_strangers_on_the_reports_port_harm_nobody(scene: Scene) -> None:
     """The original's coordinator died of one message, and all nodes waited for ever."""
     import zmq
     import zmq.asyncio

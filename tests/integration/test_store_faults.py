@@ -70,7 +70,7 @@ async def lead(store: RedisManifestStore) -> Lease:
 # ---- the network
 
 
-async def test_a_silent_network_is_unreachable_by_the_deadline_and_works_again_after(
+async def test_s112_a_silent_network_is_unreachable_by_the_deadline_and_works_again_after(
     proxy: FaultProxy, store: RedisManifestStore
 ) -> None:
     first = await store.store_id()
@@ -91,7 +91,7 @@ async def test_a_store_that_is_made_in_a_silent_network_is_unreachable_by_the_de
     await store.close()
 
 
-async def test_connections_that_are_dropped_are_made_again(proxy: FaultProxy, store: RedisManifestStore) -> None:
+async def test_s111_connections_that_are_dropped_are_made_again(proxy: FaultProxy, store: RedisManifestStore) -> None:
     proxy.drop = 2
     assert await store.jobs() == frozenset()
     assert len(proxy.links) == 3
@@ -130,7 +130,7 @@ async def test_answers_in_single_bytes_are_read(proxy: FaultProxy, store: RedisM
     assert (await store.snapshot(JOB)).hashes["epoch"] == {"reason": "ü" * 50}
 
 
-async def test_a_write_whose_answer_was_held_back_is_done_once(
+async def test_s105_a_write_whose_answer_was_held_back_is_done_once(
     proxy: FaultProxy, store: RedisManifestStore, redis_url: str
 ) -> None:
     lease = await lead(store)
@@ -140,7 +140,9 @@ async def test_a_write_whose_answer_was_held_back_is_done_once(
     assert read(redis_url)[EVENTS] == [{"event": "save_committed"}]
 
 
-async def test_a_lease_whose_answer_was_held_back_has_one_token(proxy: FaultProxy, store: RedisManifestStore) -> None:
+async def test_s105_a_lease_whose_answer_was_held_back_has_one_token(
+    proxy: FaultProxy, store: RedisManifestStore
+) -> None:
     await store.store_id()
     proxy.links[-1].down.hold()
     lease = await lead(store)
@@ -183,7 +185,7 @@ async def test_a_write_given_up_by_its_caller_does_not_undo_a_later_one(
     assert read(redis_url)["ckpt:{job}:alive"] == {"0": "new"}
 
 
-async def test_a_wake_up_is_lost_in_a_silent_network_and_waiting_still_ends(
+async def test_s101_a_wake_up_is_lost_in_a_silent_network_and_waiting_still_ends(
     proxy: FaultProxy, store: RedisManifestStore, redis_url: str
 ) -> None:
     other = RedisManifestStore(redis_url)
@@ -265,7 +267,7 @@ async def test_a_write_goes_through_when_the_server_becomes_master_between_two_a
     await store.close()
 
 
-async def test_a_full_server_refuses_writes_and_still_answers(server: EmbeddedRedis) -> None:
+async def test_s104_a_full_server_refuses_writes_and_still_answers(server: EmbeddedRedis) -> None:
     store = quick(server.port)
     lease = await lead(store)
     command(server.url, "CONFIG", "SET", "maxmemory", "1")

@@ -184,7 +184,7 @@ def rewrite(node: TransferNode, tag: Tag) -> None:
 
 
 @pytest.mark.parametrize("spoil", [flip, truncate, rewrite])
-async def test_a_spoiled_holder_is_found_out_and_the_next_source_used(tmp_path: Path, spoil: object) -> None:
+async def test_s05_a_spoiled_holder_is_found_out_and_the_next_source_used(tmp_path: Path, spoil: object) -> None:
     assert callable(spoil)
     async with nodes(tmp_path, "a", "b", "c") as (a, b, c):
         tag = give(a, 16 * MIB)
@@ -199,7 +199,9 @@ async def test_a_spoiled_holder_is_found_out_and_the_next_source_used(tmp_path: 
 
 
 @pytest.mark.parametrize("spoil", [flip, truncate, rewrite])
-async def test_a_save_spoiled_after_hashing_is_mutated_and_never_named_elsewhere(tmp_path: Path, spoil: object) -> None:
+async def test_s45_a_save_spoiled_after_hashing_is_mutated_and_never_named_elsewhere(
+    tmp_path: Path, spoil: object
+) -> None:
     assert callable(spoil)
     async with nodes(tmp_path, "a", "b") as (a, b):
         tag = give(a, 16 * MIB)
@@ -262,7 +264,7 @@ def namespaces() -> list[str] | None:
     return None
 
 
-async def test_a_small_tmpfs_refuses_before_the_first_byte(tmp_path: Path) -> None:
+async def test_s50_a_small_tmpfs_refuses_before_the_first_byte(tmp_path: Path) -> None:
     words = await asyncio.to_thread(namespaces)
     if words is None:
         if os.environ.get("CI"):

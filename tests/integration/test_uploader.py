@@ -203,7 +203,7 @@ async def test_a_flipped_byte_in_the_backup_is_found_by_the_receiver_and_only_it
         assert len(fetched.good) == scene.trees[0].leaves - 1
 
 
-async def test_a_shard_rewritten_on_the_ramdisk_is_never_backed_up(ramdisk: Path, root: Path, scene: Scene) -> None:
+async def test_s45_a_shard_rewritten_on_the_ramdisk_is_never_backed_up(ramdisk: Path, root: Path, scene: Scene) -> None:
     async with UploaderNode(ramdisk, root.as_uri(), JOB) as node:
         assert (await node.one(scene.reserve())).done
         flip(ramdisk / f"{scene.trees[0].address}.data", 1 << 20)
@@ -346,7 +346,7 @@ service_command("uploader", UploaderConfig, run)()
 """
 
 
-async def test_a_call_that_hangs_is_answered_and_then_ends_the_process_with_75(
+async def test_s86_a_call_that_hangs_is_answered_and_then_ends_the_process_with_75(
     ramdisk: Path, root: Path, scene: Scene
 ) -> None:
     options = {"times": "store-silent=1s"}

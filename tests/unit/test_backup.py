@@ -94,7 +94,7 @@ def test_a_finished_backup_counts() -> None:
     assert entry.tags == tuple(tags())
 
 
-def test_an_order_without_manifest_never_counts() -> None:
+def test_s20_an_order_without_manifest_never_counts() -> None:
     blobs, documents = finished()
     del blobs[MANIFEST_NAME]
     entry = judge(JOB, NAME, blobs, documents)

@@ -69,7 +69,7 @@ def test_a_missing_root_is_file_not_found(tmp_path: Path) -> None:
         Content(tmp_path / "none")
 
 
-def test_nothing_is_opened_through_a_link(tmp_path: Path) -> None:
+def test_s73_nothing_is_opened_through_a_link(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_bytes(b"s")

@@ -156,7 +156,7 @@ def test_a_file_replaced_by_rename_while_hashing_is_mutated(tmp_path: Path) -> N
     assert caught.value.kind == "mutated"
 
 
-def test_truncation_a_hundred_times_kills_nobody(tmp_path: Path) -> None:
+def test_s44_truncation_a_hundred_times_kills_nobody(tmp_path: Path) -> None:
     path = tmp_path / "f"
     for round_ in range(100):
         path.write_bytes(bytes(4 * MIB))

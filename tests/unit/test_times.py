@@ -11,7 +11,7 @@ def test_the_defaults_stand_in_order() -> None:
     assert times.rendezvous < times.failed < times.client
 
 
-def test_a_row_above_its_successor_is_refused_with_both_names() -> None:
+def test_s72_a_row_above_its_successor_is_refused_with_both_names() -> None:
     with pytest.raises(ConfigError, match=r"suspect is 30 s, expected less than lost \(20 s\)"):
         Times(suspect=30)
 

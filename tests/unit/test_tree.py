@@ -137,7 +137,7 @@ F = b"f 10 " + hex_of(A) + b" "
         b"l a\n",
     ],
 )
-def test_what_is_not_canonical_is_refused(body: bytes) -> None:
+def test_s73_what_is_not_canonical_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         Tree.parse(HEADER + body)
 

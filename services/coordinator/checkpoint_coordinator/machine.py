@@ -89,6 +89,8 @@ class CoordinatorMachine:
         """The snapshot of this tenure was taken up."""
         self._raising: Stamp | None = None
         """A fence that nodes obeyed and Redis does not know: it is raised before anything else."""
+        self._written_before: Stamp = ZERO
+        """What Redis had taken when it was last asked about the lease; writes go on while the answer is on its way."""
         self._failures = 0
         self._retry_snapshot: float | None = None
         self._hosts_at: float | None = None
@@ -151,7 +153,10 @@ class CoordinatorMachine:
                 self._due = True
             case _:
                 assert_never(event)
-        effects += self._tenure.wanted(now)
+        asked = self._tenure.wanted(now)
+        if asked:
+            self._written_before = self._ledger.written
+        effects += asked
         if self._tenure.may_act(now):
             effects += self._act(now)
         return effects
@@ -204,6 +209,8 @@ class CoordinatorMachine:
     def _renewed(self, event: LeaseRenewed, now: float) -> list[Effect]:
         self._fault = ""
         self._failures = 0
+        if not self._tenure.awaits(event.began):
+            return []
         change = self._tenure.renewed(event)
         if change is Change.LOST:
             return self._lose("the lease is gone from Redis")
@@ -211,7 +218,7 @@ class CoordinatorMachine:
         renewal = event.renewal
         if self._ready and self._store and renewal.store != self._store:
             return [*self._lose("Redis lost its data"), *self._tenure.give_back(now)]
-        if self._ready and renewal.fence < self._ledger.written:
+        if self._ready and renewal.fence < self._written_before:
             return [*self._lose("the fence in Redis is lower than it was"), *self._tenure.give_back(now)]
         return []
 

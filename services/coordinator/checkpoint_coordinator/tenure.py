@@ -65,6 +65,10 @@ class Tenure:
         self._next = event.began + self._times.lease_renewed
         return Change.TAKEN
 
+    def awaits(self, began: float) -> bool:
+        """Tell whether this is the request that is under way; answers to earlier ones mean nothing any more."""
+        return self._asked == began
+
     def renewed(self, event: LeaseRenewed) -> Change:
         """Take up the answer to a renewal."""
         if self._asked != event.began:

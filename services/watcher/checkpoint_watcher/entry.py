@@ -14,7 +14,8 @@ YAML: Final = "replicator.yaml"
 KNOWN: Final = frozenset({"replicator.yaml.tmp", "jax-init-info.txt", ".tmp.jax-init-info.txt", ".replicator"})
 """Names of the trainer, of the node agent and of ours that are neither saves nor leftovers: kept."""
 
-_DIGITS: Final = r"(?:0|[1-9][0-9]{0,17})"
+_DIGITS: Final = r"(?:0|[1-9][0-9]{0,14})"
+"""At most 15, so that every step stays below the 2**53 up to which Redis counts exactly."""
 _SAVE: Final = re.compile(rf"(?P<job>.+)-s(?P<step>{_DIGITS})-n(?P<rank>{_DIGITS})-w(?P<worker>{_DIGITS})\.save")
 _STEP: Final = re.compile(_DIGITS)
 _SHARD: Final = re.compile(r".+-s[0-9]+-n[0-9]+-w[0-9]+\.meta|D?[0-9a-f]{64}\.data")

@@ -87,8 +87,8 @@ class Restorer:
         orders: dict[Address, FetchOrder] = {}
         for shard in self._shards:
             address = shard.tag.address
-            if address in self._quarantining or self._whole(shard):
-                continue
+            if address in self._bad | self._quarantining or self._whole(shard):
+                continue  # a corrupt copy loses its names first: the transfer would take it for the shard
             if self._stands(address) and not self._lacks_name(shard):
                 continue  # it is hashed first
             known = orders.get(address)
@@ -140,6 +140,7 @@ class Restorer:
             self._quarantine_at = now + self.node.times.scan
             return
         self._bad.discard(event.address)
+        self._fetches.pop(event.address, None)
         for tag in self._tags(event.address):
             self.node.let_go(tag)
         self._forgive(event.address)

@@ -100,7 +100,7 @@ async def test_a_bad_endpoint_from_outside_is_a_counted_fault_and_no_error(
     assert registry.get_sample_value("checkpoint_replicator_bus_faults_total", {"event": "endpoint"}) == 1
 
 
-async def test_nothing_queues_for_a_peer_that_is_not_there(bus: ZeroMQBus, registry: CollectorRegistry) -> None:
+async def test_s60_nothing_queues_for_a_peer_that_is_not_there(bus: ZeroMQBus, registry: CollectorRegistry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
     sender = bus.push(f"tcp://127.0.0.1:{port}")

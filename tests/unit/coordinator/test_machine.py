@@ -400,6 +400,19 @@ def test_s117_a_stopped_coordinator_gives_its_lease_back_at_once() -> None:
     assert bench.run(2, lambda: standby.machine.active)
 
 
+def test_a_renewal_whose_answer_is_overtaken_by_a_write_loses_no_lease() -> None:
+    bench, nodes = running(2)
+    one = bench.coordinators[0]
+    one.late = []
+    assert bench.run(4, lambda: bool(one.late))
+    commit(bench, nodes, 1)
+    (answer,) = one.late
+    one.late = None
+    one.hear(answer)
+    assert one.machine.active
+    assert not one.said("lease_lost")
+
+
 def test_s107_a_paused_holder_changes_nothing_when_it_comes_back() -> None:
     bench, nodes = running(2)
     commit(bench, nodes, 1)

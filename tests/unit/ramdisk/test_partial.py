@@ -207,7 +207,9 @@ def test_a_seed_gives_way_when_room_is_short(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tree", "bitmap", "data"])
 @pytest.mark.parametrize("garbage", [None, b"", b"garbage"])
-def test_a_damaged_partial_is_begun_anew(tmp_path: Path, ramdisk: Ramdisk, name: str, garbage: bytes | None) -> None:
+def test_s14_a_damaged_partial_is_begun_anew(
+    tmp_path: Path, ramdisk: Ramdisk, name: str, garbage: bytes | None
+) -> None:
     source = fill_folder(tmp_path / "x")
     tree = hash_shard(source)
     ramdisk.partial(tree).close()

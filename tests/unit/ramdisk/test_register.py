@@ -151,7 +151,7 @@ def test_dropping_frees_the_name_and_sweeping_the_room(ramdisk: Ramdisk) -> None
     assert left - set(ramdisk.layout.spare.iterdir()) == {ramdisk.layout.names_lock}
 
 
-def test_a_shard_that_is_read_is_not_dropped(ramdisk: Ramdisk) -> None:
+def test_s28_a_shard_that_is_read_is_not_dropped(ramdisk: Ramdisk) -> None:
     tag = named(ramdisk, fill(ramdisk.root / "x", 10))
     before = ramdisk.sidecars(), public(ramdisk)
     with ramdisk.open_shard(tag.address):

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint_replicator.config import Size
 from checkpoint_replicator.errors import NoRoomError
 from checkpoint_replicator.messages import Room
 from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure, usage
@@ -29,12 +30,18 @@ def test_the_file_system_is_measured(tmp_path: Path) -> None:
     assert room.inodes_free > 0
 
 
-def test_a_quota_counts_what_stands_below_the_root(tmp_path: Path) -> None:
+def test_s53_a_quota_counts_what_stands_below_the_root(tmp_path: Path) -> None:
     fill(tmp_path / "d" / "f", 1 << 20)
     room = measure(tmp_path, 4 << 20)
     assert room.size == 4 << 20
     assert (2 << 20) < room.free <= (3 << 20)
     assert measure(tmp_path, 1 << 10).free == 0
+
+
+def test_a_quota_out_of_the_configuration_becomes_plain_numbers_that_a_message_can_carry(tmp_path: Path) -> None:
+    for quota in (Size(0), Size(4 << 20)):
+        room = measure(tmp_path, quota)
+        assert {type(room.size), type(room.free)} == {int}
 
 
 def test_a_file_with_two_names_counts_once_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -46,5 +53,5 @@ def test_a_file_with_two_names_counts_once_and_links_are_not_followed(tmp_path: 
     assert usage(tmp_path / "r") < before + (1 << 16)
 
 
-def test_a_copy_needs_more_inodes_than_it_has_entries() -> None:
+def test_s51_a_copy_needs_more_inodes_than_it_has_entries() -> None:
     assert inodes_for(10) > 11

@@ -26,7 +26,7 @@ def fetching() -> Fetching:
     return Fetching(HERE, address_of(1), JOB, 1, Receiver(Budget(64 * MIB), 32 * MIB, Patience()))
 
 
-def test_the_sources_are_the_ordered_holders_then_who_offered_then_the_backup() -> None:
+def test_s78_the_sources_are_the_ordered_holders_then_who_offered_then_the_backup() -> None:
     fetch = fetching()
     fetch.order_is(FetchOrder(tags=(TAG,), holders=(peer("a"), peer("here")), backup="b1"))
     changed = fetch.offer(peer("c"), (TAG,))

@@ -214,7 +214,7 @@ def test_a_restarted_receiver_goes_on_from_its_partial() -> None:
     assert b.disk.stored[address_of(1)] == 100
 
 
-def test_another_life_of_the_peer_is_offered_the_shard_anew() -> None:
+def test_s62_another_life_of_the_peer_is_offered_the_shard_anew() -> None:
     net = Net("a", "b")
     a, b = net.nodes["a"], net.nodes["b"]
     a.disk.put(tag_of(1, 20), 20)

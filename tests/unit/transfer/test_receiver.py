@@ -97,7 +97,7 @@ def test_several_holders_share_the_leaves() -> None:
     ]
 
 
-def test_the_window_bounds_what_is_asked_and_not_stored() -> None:
+def test_s67_the_window_bounds_what_is_asked_and_not_stored() -> None:
     book = Fetch(A, leaves=16, window=8 * MIB)
     assert book.open() == [AskLeaves(A, (run(0, 8),), 8 * MIB)]
     book.says(LeavesArrived(A, (run(0, 4),), BODY))
@@ -142,7 +142,7 @@ def test_a_corrupt_leaf_is_asked_of_another_holder_first() -> None:
     assert AskLeaves(B, (run(2),), MIB) in caused
 
 
-def test_a_leaf_that_comes_corrupt_twice_fails_a_fetch_without_another_source() -> None:
+def test_s13_a_leaf_that_comes_corrupt_twice_fails_a_fetch_without_another_source() -> None:
     book = Fetch(A)
     book.open()
     book.give(A, run(0, 4), bad=(2,))
@@ -162,7 +162,7 @@ def test_the_backup_gives_the_leaf_that_no_peer_can_give() -> None:
     assert book.receiver.by_source == {"peer": 3 * MIB, "backup": MIB}
 
 
-def test_a_silent_source_is_asked_again_then_given_up_with_its_name() -> None:
+def test_s63_a_silent_source_is_asked_again_then_given_up_with_its_name() -> None:
     book = Fetch(A)
     book.open()
     caused = book.wait(5.3)

@@ -57,7 +57,7 @@ def test_a_file_rewritten_after_hashing_never_lands(scene: Scene) -> None:
     assert store.objects == {}
 
 
-def test_a_file_truncated_after_hashing_never_lands(scene: Scene) -> None:
+def test_s84_a_file_truncated_after_hashing_never_lands(scene: Scene) -> None:
     store = MemoryBlobStore()
     with scene.file.open("r+b") as file:
         file.truncate(100)
@@ -66,7 +66,7 @@ def test_a_file_truncated_after_hashing_never_lands(scene: Scene) -> None:
     assert store.objects == {}
 
 
-def test_a_file_rewritten_between_sum_and_sending_never_lands(scene: Scene) -> None:
+def test_s84_a_file_rewritten_between_sum_and_sending_never_lands(scene: Scene) -> None:
     store = MemoryBlobStore()
 
     def rewrite(method: str, name: str) -> None:

@@ -71,6 +71,22 @@ def test_s05_a_corrupt_copy_is_reported_then_quarantined_then_fetched(shell: Wat
     assert "corrupt" in shell.disk.files["replicator.errors"]
 
 
+def test_s05_a_corrupt_copy_is_not_fetched_while_it_still_has_its_names(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(3), "3/0/0")
+    shell.disk.contents[tag(3).address] = "flipped"
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    shell.hold = (do.Quarantine,)
+    restoring(shell, tag(3))
+    shell.wait(0.3)
+    assert shell.held_back
+    # The transfer would find it standing under its name, and be done.
+    assert not any(isinstance(effect, do.SendTransfer) and effect.orders.fetches for effect in shell.done)
+    shell.release()
+    shell.wait(0.3)
+    assert [order.tags for order in shell.transfer.fetches] == [(tag(3),)]
+
+
 def test_a_fetch_that_every_source_failed_is_reported_with_its_reason(shell: WatcherShell) -> None:
     open_session(shell)
     restoring(shell, tag(3))

@@ -90,7 +90,7 @@ def test_s32_a_save_of_another_job_or_rank_is_not_touched(shell: WatcherShell) -
     assert not shell.disk.held
 
 
-def test_the_same_step_again_with_the_same_content_is_nothing_new(shell: WatcherShell) -> None:
+def test_fault_15_the_same_step_again_with_the_same_content_is_nothing_new(shell: WatcherShell) -> None:
     run_fresh(shell)
     for _ in range(2):
         shell.disk.save(1)
@@ -258,7 +258,7 @@ def test_what_a_backup_in_hand_names_is_not_dropped(shell: WatcherShell) -> None
     assert len(shell.disk.held) == 2
 
 
-def test_s23_another_jobs_data_is_left_alone_and_reported_to_its_own_coordinator(disk: ModelRamdisk) -> None:
+def test_fault_23_another_jobs_data_is_left_alone_and_reported_to_its_own_coordinator(disk: ModelRamdisk) -> None:
     other = Tag(Job("other"), save(3), SHAPE, ShardKey(Rank(0), Worker(0)), ModelRamdisk.address("o"), 1)
     disk.hold(other, "o")
     shell = WatcherShell(disk).start()
