@@ -5,12 +5,13 @@ environment. Every error is a `ConfigError` that names where the value came from
 was found.
 """
 
+import inspect
 import re
 import socket
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -19,22 +20,27 @@ from checkpoint_replicator.ids import Host
 from checkpoint_replicator.times import Times
 
 __all__ = [
+    "PREFIX",
     "NodeConfig",
     "ServiceConfig",
     "Size",
     "default_host",
     "environment_name",
     "load",
+    "meanings",
     "parse_size",
     "parse_span",
 ]
 
 Config = TypeVar("Config", bound="ServiceConfig")
 
+PREFIX: Final = "CHECKPOINT_"
+"""What the environment variables of all keys begin with."""
 SOCKET_PATH_LIMIT: Final = 107
 """Longest path of a Unix socket in bytes (`sun_path`, without its closing zero)."""
 
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMGT]i?B)")
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIZE_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KiB": 2**10,
     "MiB": 2**20,
@@ -92,7 +98,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What every service has.
 
     Attributes:
-        host: name of this machine in the cluster.
+        host: name of this machine in the cluster, the same for its services; without it machine name and boot id.
         redis: URL of Redis.
         run: directory of the Unix sockets and the health file; a service without a ramdisk needs none.
         bind: address that TCP sockets bind to.
@@ -168,9 +174,19 @@ class NodeConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields
         return f"ipc://{path}"
 
 
+def meanings(kind: type[ServiceConfig]) -> dict[str, str]:
+    """Return what the docstrings of a configuration and its bases say of each key."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+        for name, text in _ATTRIBUTE.findall(section):
+            found[name.replace("_", "-")] = " ".join(text.split())
+    return found
+
+
 def environment_name(key: str) -> str:
     """Return the environment variable of a key: `ramdisk-size` is `CHECKPOINT_RAMDISK_SIZE`."""
-    return "CHECKPOINT_" + key.upper().replace("-", "_")
+    return PREFIX + key.upper().replace("-", "_")
 
 
 def load(
@@ -234,12 +250,16 @@ def _convert(source: str, raw: object, kind: Any) -> object:
             raw = [part.strip() for part in cast("str", raw).split(",") if part.strip()]
         return msgspec.convert(raw, kind, strict=not from_text, dec_hook=_decode)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
-        raise ConfigError(f"{source}: {_explain(str(error), raw)}") from error
+        raise ConfigError(f"{source}: {_explain(str(error), raw, kind)}") from error
     except ConfigError as error:
         raise ConfigError(f"{source}: {str(error).removeprefix('times: ')}") from error
 
 
-def _explain(text: str, raw: object) -> str:
+def _explain(text: str, raw: object, kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        text = f"expected one of {', '.join(map(str, get_args(kind)))}"
+    elif kind is int:
+        text = "expected a whole number"
     text = text[:1].lower() + text[1:]
     return text if "found" in text else f"{text}, found {raw!r}"
 

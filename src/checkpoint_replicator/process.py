@@ -9,27 +9,32 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
+from msgspec.structs import FieldInfo
 from prometheus_client import CollectorRegistry
 
 from checkpoint_replicator import __version__
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
-from checkpoint_replicator.config import ServiceConfig, environment_name, load
+from checkpoint_replicator.config import ServiceConfig, Size, environment_name, load, meanings
 from checkpoint_replicator.errors import BusyError, ConfigError, PermanentError, ReplicatorError
 from checkpoint_replicator.ids import Incarnation, new_id
 from checkpoint_replicator.logs import Log, set_up
 from checkpoint_replicator.metrics import Health, HealthServer, new_registry
+from checkpoint_replicator.times import Times
 
 __all__ = ["Runtime", "describe", "end_hard_after", "execute", "exit_code", "service_command"]
 
 Config = TypeVar("Config", bound=ServiceConfig)
 
+METAVARS: Final = {Size: "SIZE", Path: "PATH", int: "NUMBER"}
+"""How `--help` calls the values of a type."""
+URLS: Final = frozenset({"redis", "backup"})
 BEAT: Final = 1.0
 """Seconds between two beats of the event loop."""
 HARD_STOP: Final = 3.0
@@ -91,16 +96,46 @@ def service_command(name: str, kind: type[Config], run: Service[Config]) -> clic
             ["--config"],
             type=click.Path(path_type=Path),
             envvar="CHECKPOINT_CONFIG",
-            help="TOML file.",
+            help="TOML file with the keys below; a flag wins over its variable, and that over the file.",
             show_envvar=True,
         ),
         click.Option(["--check"], is_flag=True, help="Check the configuration, print it, and end."),
     ]
+    texts = meanings(kind)
     for field in msgspec.structs.fields(kind):
         key = field.encode_name
-        options.append(click.Option([f"--{key}", key.replace("-", "_")], help=f"Also {environment_name(key)}."))
-    command = click.Command(f"checkpoint-{name}", params=options, callback=main, help=f"Run the {name} service.")
+        options.append(
+            click.Option([f"--{key}", key.replace("-", "_")], metavar=_metavar(field), help=_help(field, texts))
+        )
+    command = click.Command(
+        f"checkpoint-{name}",
+        params=options,
+        callback=main,
+        help=f"Run the {name} service.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     return click.version_option(__version__, prog_name=f"checkpoint-{name}")(command)
+
+
+def _help(field: FieldInfo, texts: Mapping[str, str]) -> str:
+    text = texts.get(field.encode_name, "").removesuffix(".")
+    facts = [f"env var: {environment_name(field.encode_name)}"]
+    if field.required:
+        facts.append("required")
+    elif field.default is not msgspec.NODEFAULT and isinstance(field.default, str | int):
+        facts.append(f"default: {field.default}")
+    return f"{text[:1].upper()}{text[1:]}.  [{'; '.join(facts)}]"
+
+
+def _metavar(field: FieldInfo) -> str:
+    if get_origin(field.type) is Literal:
+        return f"[{'|'.join(get_args(field.type))}]"
+    if field.type is Times:
+        return "NAME=TIME,..."
+    if field.encode_name in URLS:
+        return "URL"
+    kinds = get_args(field.type) or (field.type,)
+    return next((name for kind, name in METAVARS.items() if kind in kinds), "TEXT")
 
 
 def describe(config: ServiceConfig) -> str:
@@ -133,7 +168,8 @@ def execute(name: str, config: Config, run: Service[Config], *, bound: Callable[
         asyncio.run(_serve(name, config, run, log, bound))
     except Exception as error:
         code = exit_code(error)
-        log.exception("service_failed", reason=_reason(error), code=code)
+        ours = all(isinstance(leaf, ReplicatorError) for leaf in _leaves(error))
+        log.exception("service_failed", reason=_reason(error), code=code, exc_info=not ours)  # our own texts say all
         return code
     log.info("service_stopped")
     return 0

@@ -1,5 +1,6 @@
 """Local mode: start programs, start them again when they end, and leave none behind.
 
+Programs do not inherit `CHECKPOINT_` variables: those are this shell's, and would win over a program's own file.
 Each program runs in a session of its own and on a leash (`leash.py`): the end of the supervisor, `kill -9` included,
 is its end too. Programs are ended by pid only, with all that they started (psutil walks the tree). For production use
 systemd or Kubernetes instead.
@@ -7,6 +8,8 @@ systemd or Kubernetes instead.
 
 import asyncio
 import contextlib
+import json
+import os
 import signal
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -21,6 +24,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import psutil
 
+from checkpoint_replicator.config import PREFIX
 from checkpoint_replicator.errors import ConfigError, PermanentError, TransientError, UnreachableError
 from checkpoint_replicator.leash import leashed
 from checkpoint_replicator.restarts import Restarts, exit_text
@@ -32,7 +36,7 @@ PROBE_DEADLINE: Final = 2.0
 GRACE: Final = 15.0
 """Seconds between SIGTERM and SIGKILL; a service drains within 10."""
 MAX_ANSWER: Final = 65536
-MAX_LINE: Final = 4096
+MAX_LINE: Final = 65536
 """Bytes of a log's end that are looked at for its last line."""
 
 
@@ -165,6 +169,10 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
 
+    def said(self, name: str) -> str:
+        """What the program wrote last: a line, or the reason that stands in it."""
+        return _last_line(self.programs[name].log)
+
     def _sentences(self, states: Iterable[State]) -> str:
         return "; ".join(_sentence(state, self.programs[state.name].log) for state in states)
 
@@ -228,6 +236,7 @@ class Supervisor:
             process = await asyncio.create_subprocess_exec(
                 *leashed(program.command),
                 stdin=DEVNULL,
+                env={key: value for key, value in os.environ.items() if not key.startswith(PREFIX)},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C in a terminal reaches the supervisor alone, which ends them in order
@@ -352,4 +361,14 @@ def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - MAX_LINE))
         lines = file.read(MAX_LINE).decode(errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "nothing")
+    return _reason(next((line for line in reversed(lines) if line.strip()), "nothing"))
+
+
+def _reason(line: str) -> str:
+    """Take the reason out of a log line in JSON; another line is its own reason."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line
+    reason = found.get("reason") if isinstance(found, dict) else None
+    return reason if isinstance(reason, str) else line

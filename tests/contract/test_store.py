@@ -279,6 +279,13 @@ async def test_a_lease_taken_after_expiry_has_a_higher_token(rig: Rig, store: Ma
     assert second.token > first.token
 
 
+async def test_s108_a_lease_without_an_end_belongs_to_nobody(rig: Rig, store: ManifestStore) -> None:
+    first = await lead(store)
+    await rig.put(f"ckpt:{{{JOB}}}:lease", '{"incarnation":"by hand","token":1,"host":"h","reports":"","beacons":""}')
+    second = await lead(store, "c2")
+    assert second.token > first.token
+
+
 async def test_a_lease_taken_after_a_release_has_a_higher_token(store: ManifestStore) -> None:
     first = await lead(store)
     await store.release(JOB, first)
@@ -621,6 +628,6 @@ async def test_a_fence_that_does_not_parse_stops_every_write_and_is_not_lowered(
 async def test_a_lease_that_does_not_parse_belongs_to_nobody(rig: Rig, store: ManifestStore) -> None:
     lease = await lead(store)
     await rig.put(f"ckpt:{{{JOB}}}:lease", "mine!")
-    assert await store.acquire(JOB, wish("c2"), TTL) is None
     assert not (await store.renew(JOB, lease, TTL)).held
     assert await write(store, lease, stamp(1, 5), SetHash("a", {"x": "1"})) == stamp(1, 0, 0)
+    assert (await lead(store, "c2")).token > lease.token

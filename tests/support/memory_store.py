@@ -128,7 +128,8 @@ class StoreModel:
         self._reach()
         fence = self._fence(job) or ZERO
         token = fence.token + 1
-        if (held := self._strings.get(job_key(job, "lease"))) is not None:
+        key = job_key(job, "lease")
+        if (held := self._strings.get(key)) is not None and self.ttl(key) is not None:
             if not _names(held, lease.incarnation, None):
                 return None
             token = int(json.loads(held)["token"])

@@ -87,6 +87,20 @@ def test_an_error_ends_the_process_with_its_code(error: Exception, code: int) ->
     assert execute("sample", ServiceConfig(), fail) == code
 
 
+@pytest.mark.parametrize(("error", "traced"), [(ConfigError("bad"), False), (ValueError("ours"), True)])
+def test_only_an_unexpected_error_is_logged_with_its_trace(
+    error: Exception, traced: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_config: ServiceConfig, _runtime: Runtime) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    execute("sample", ServiceConfig(), fail)
+    line = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (line["event"], line["reason"]) == ("service_failed", str(error))
+    assert ("exception" in line) is traced
+
+
 def test_a_service_that_ends_by_itself_is_a_failure() -> None:
     async def end(_config: ServiceConfig, _runtime: Runtime) -> None:
         await asyncio.sleep(0)
@@ -115,6 +129,17 @@ def test_the_command_has_a_flag_for_each_key() -> None:
     result = CliRunner().invoke(service_command("sample", Sample, stop_at_once), ["--help"])
     for flag in ("--config", "--check", "--ramdisk-size", "--log-level", "--backup", "--times", "--version"):
         assert flag in result.output
+
+
+def test_the_help_of_a_key_says_what_it_means_its_variable_and_its_default() -> None:
+    result = CliRunner().invoke(service_command("sample", Sample, stop_at_once), ["-h"])
+    text = " ".join(result.output.split())
+    assert "--redis URL URL of Redis. [env var: CHECKPOINT_REDIS; default: redis://127.0.0.1:6379/0]" in text
+    assert (
+        "--ramdisk PATH The directory that trainer and services share. [env var: CHECKPOINT_RAMDISK; required]" in text
+    )
+    assert "--ramdisk-size SIZE" in text
+    assert "--log-level [debug|info|warning|error]" in text
 
 
 def test_check_prints_the_configuration_and_starts_nothing(tmp_path: Path) -> None:

@@ -97,6 +97,30 @@ async def test_a_wrong_configuration_is_given_up(program: Callable[..., Program]
             await supervisor.ready(deadline=20)
 
 
+async def test_of_a_log_line_in_json_the_reason_is_said(program: Callable[..., Program]) -> None:
+    watcher = Watcher()
+    bad = program("""print('{"event": "service_failed", "reason": "no port"}'); raise SystemExit(78)""")
+    async with Supervisor([bad], watch=watcher.queue.put_nowait) as supervisor:
+        supervisor.start()
+        await watcher.until(Condition.GIVEN_UP)
+        assert supervisor.said("one") == "no port"
+        with pytest.raises(GivenUpError, match=r"code 78 .*saying 'no port' \(log: "):
+            await supervisor.ready(deadline=20)
+
+
+async def test_programs_do_not_inherit_the_variables_of_configuration_keys(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT_REDIS", "redis://elsewhere")
+    monkeypatch.setenv("OTHER", "stays")
+    watcher = Watcher()
+    one = program("import os; print(os.environ.get('CHECKPOINT_REDIS'), os.environ['OTHER']); raise SystemExit(78)")
+    async with Supervisor([one], watch=watcher.queue.put_nowait) as supervisor:
+        supervisor.start()
+        await watcher.until(Condition.GIVEN_UP)
+        assert supervisor.said("one") == "None stays"
+
+
 async def test_kill_ends_the_whole_tree_and_it_stays_away_until_started(program: Callable[..., Program]) -> None:
     one = program(FAMILY)
     async with Supervisor([one]) as supervisor:

@@ -97,7 +97,7 @@ class Coordinator:
                 self._checked = True
             jobs = await self._store.jobs()
         except (UnreachableError, ProtocolError) as error:
-            self._runtime.set_ready(f"Redis at {self._store.address} does not answer: {error}")
+            self._runtime.set_ready(str(error))
             return []
         self._runtime.set_ready(None)
         fresh: list[Job] = []

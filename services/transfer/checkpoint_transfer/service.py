@@ -123,9 +123,9 @@ class TransferService:
         )
         uploader = Peer(host=host, incarnation=incarnation, control=local, leaves=(local,))
         limits = Limits(
-            window=config.window,
-            incoming=config.window,
-            outgoing=config.serve_window,
+            window=int(config.window),
+            incoming=int(config.window),
+            outgoing=int(config.serve_window),
             serve=max(config.serve_window // 2, 4 << 20),
             report_gap=config.times.report_gap,
             report=config.times.orders,

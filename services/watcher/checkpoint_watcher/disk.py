@@ -99,21 +99,27 @@ class Disk:
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
 
-        Raises:
-            ProtocolError: `session.json` or `fence.json` does not parse; a person must look at it.
+        Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
         """
         self.ramdisk.recover()
         self.ramdisk.sweep()
-        session = self._session.read()
-        fences = self.ramdisk.fences.read() or Fences()
+        session, no_session = self._session.salvage()
+        fences, no_fences = self.ramdisk.fences.salvage()
+        held = self._held()
+        if no_fences:
+            for one in held:
+                if one.committed:
+                    self.ramdisk.raise_fence(one.tag.job, committed=one.tag.save)
+            fences = self.ramdisk.fences.read()
         return Started(
             session=session,
             fences={
                 Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
-                for job, fence in fences.jobs.items()
+                for job, fence in (fences or Fences()).jobs.items()
             },
-            held=self._held(),
+            held=held,
             claims=self._claims(session),
+            unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
         )
 
     def perform(self, effect: Effect) -> Event | None:

@@ -41,12 +41,13 @@ __all__ = [
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The process holds `watcher.lock`, and this is what an earlier life left."""
+    """The process holds `watcher.lock`, and this is what an earlier life left; `unreadable` says what of it is lost."""
 
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
     claims: tuple[Claim, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 class Scanned(msgspec.Struct, frozen=True):

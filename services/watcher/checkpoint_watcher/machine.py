@@ -35,7 +35,7 @@ from checkpoint_replicator.messages import CopyState, Fault
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
-from checkpoint_watcher.effects import Effect, TakeInventory
+from checkpoint_watcher.effects import AppendErrors, Effect, TakeInventory
 from checkpoint_watcher.events import (
     BeaconHeard,
     ClaimHashed,
@@ -138,6 +138,9 @@ class WatcherMachine:
         self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
         if self.node.job is not None:
             self.node.jobs.add(self.node.job)
+        for reason in event.unreadable:
+            self.node.announce("record_unreadable", reason=reason)
+            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()

@@ -7,7 +7,7 @@ from checkpoint_replicator.blobs import BlobStore
 from checkpoint_replicator.blobs.directory import DirectoryBlobStore
 from checkpoint_replicator.errors import ConfigError
 
-__all__ = ["check_root", "open_root"]
+__all__ = ["check_root", "open_root", "root_folder"]
 
 
 def check_root(url: str) -> str:
@@ -16,7 +16,7 @@ def check_root(url: str) -> str:
     Raises:
         ConfigError: no backup store can have this URL.
     """
-    _folder(url)
+    root_folder(url)
     return url.rstrip("/")
 
 
@@ -26,10 +26,15 @@ def open_root(url: str) -> BlobStore:
     Raises:
         ConfigError: no backup store can have this URL.
     """
-    return DirectoryBlobStore(_folder(url), check_root(url))
+    return DirectoryBlobStore(root_folder(url), check_root(url))
 
 
-def _folder(url: str) -> Path:
+def root_folder(url: str) -> Path:
+    """Return the folder behind the URL.
+
+    Raises:
+        ConfigError: no backup store can have this URL.
+    """
     parts = urlsplit(url)
     if parts.scheme == "gs":
         raise ConfigError(f"backup root {url!r}: gs:// is not supported yet, expected file:///folder")

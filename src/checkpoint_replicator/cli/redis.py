@@ -43,7 +43,16 @@ VERBATIM: Final = frozenset(
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-u", "--url", envvar="CHECKPOINT_REDIS", default=f"redis://127.0.0.1:{PORT}/0", show_default=True)
+@click.option(
+    "-u",
+    "--url",
+    envvar="CHECKPOINT_REDIS",
+    metavar="URL",
+    default=f"redis://127.0.0.1:{PORT}/0",
+    show_default=True,
+    show_envvar=True,
+    help="The server.",
+)
 @click.option("--raw/--no-raw", default=None, help="Bare texts, or texts with their types; by default as stdout is.")
 @click.option("-e", "exit_code", is_flag=True, help="An error as answer goes to stderr and ends with exit code 1.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")

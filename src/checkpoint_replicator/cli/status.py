@@ -23,6 +23,7 @@ UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
     default="redis://127.0.0.1:6379/0",
     show_default=True,
     show_envvar=True,
+    help="The server; `up` prints its own.",
 )
 def status(redis: str, as_json: bool) -> None:
     """Show jobs, epochs, nodes, saves, replicas, protection and the age of the backup.

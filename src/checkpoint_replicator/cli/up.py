@@ -14,11 +14,14 @@ from typing import Final
 
 import click
 
+from checkpoint_replicator.blobs.location import root_folder
 from checkpoint_replicator.cluster import Cluster, host_name
-from checkpoint_replicator.errors import BusyError, ReplicatorError
+from checkpoint_replicator.config import parse_size
+from checkpoint_replicator.errors import BusyError, ConfigError, ReplicatorError
+from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.supervisor import Condition, State, Supervisor
 
-__all__ = ["Uncleanly", "announcement", "occupied", "supervise", "up"]
+__all__ = ["Uncleanly", "announcement", "judge", "occupied", "supervise", "up"]
 
 READY_WITHIN: Final = 60.0
 MOST_NODES: Final = 64
@@ -37,7 +40,7 @@ class Uncleanly(ReplicatorError):  # noqa: N818  # it ended so: an outcome
     required=True,
     help="Takes the nodes' local directories, logs and configuration; best on a tmpfs such as /dev/shm.",
 )
-@click.option("--backup", metavar="URL", help="Root for backups, file:///DIRECTORY; none without.")
+@click.option("--backup", metavar="URL", help="Root for backups, file:///DIRECTORY; made where absent.")
 @click.option("--redis", metavar="URL", help="A Redis that runs already; an embedded one without.")
 @click.option("--ramdisk", metavar="SIZE", help="Most bytes of a node's directory, as 64MiB; all of its disk without.")
 def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdisk: str | None) -> None:
@@ -45,17 +48,46 @@ def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdi
 
     Starts an embedded Redis, a coordinator and its stand-by, and a watcher, a transfer and an uploader a node; starts
     again what ends; prints each node's local directory, where that node's trainer writes replicator.yaml.
-    Exit codes: 0 everything ended well after Ctrl-C or SIGTERM, 70 something did not, 75 the directory is in use,
-    78 the configuration is wrong.
+    Exit codes: 0 everything ended well after Ctrl-C or SIGTERM, 70 something did not, 75 the directory is in use or
+    the server of --redis does not answer, 78 the configuration is wrong.
     """
     directory = directory.absolute()
     cluster = Cluster(directory=directory, nodes=nodes, redis=redis, backup=backup, ramdisk_size=ramdisk)
-    directory.mkdir(parents=True, exist_ok=True)
+    _check(ramdisk, redis)
+    if backup is not None:
+        _make("--backup", root_folder(backup))
+    _make("--dir", directory)
     with occupied(directory):
         try:
             asyncio.run(_up(cluster))
         finally:
             shutil.rmtree(cluster.run, ignore_errors=True)  # sockets that nobody listens on any more
+
+
+def _check(ramdisk: str | None, redis: str | None) -> None:
+    """Say at once, and before anything is made, what would otherwise end every service."""
+    if ramdisk is not None:
+        try:
+            parse_size(ramdisk)
+        except ValueError as error:
+            raise ConfigError(f"--ramdisk: {error}") from error
+    if redis is not None:
+        asyncio.run(_ask(redis))
+
+
+async def _ask(redis: str) -> None:
+    store = RedisManifestStore(redis)
+    try:
+        await store.time()
+    finally:
+        await store.close()
+
+
+def _make(flag: str, directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag}: {directory} cannot be made: {error.strerror}") from error
 
 
 async def _up(cluster: Cluster) -> None:
@@ -78,7 +110,9 @@ async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
 
     def tell(state: State) -> None:
         if state.condition in {Condition.WAITING, Condition.GIVEN_UP}:
-            click.echo(f"{state.name} {state.reason}")
+            failed = state.code is not None and state.code > 0
+            said = f" (it said {supervisor.said(state.name)!r})" if failed else ""
+            click.echo(f"{state.name} {state.reason}{said}")
         if state.condition is Condition.GIVEN_UP:
             hopeless.set()
 
@@ -87,13 +121,14 @@ async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
         click.echo(announcement(cluster, redis))
         await _first(stopping, supervisor.ready(deadline=READY_WITHIN))
         if not stopping.is_set():
-            click.echo(f"ready: {cluster.nodes} nodes, {len(programs)} processes; end with Ctrl-C")
+            nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+            click.echo(f"ready: {nodes}, {len(programs)} processes; end with Ctrl-C")
             await _first(stopping, hopeless.wait())
         if hopeless.is_set():
             await supervisor.ready(deadline=0)  # raises, with the reason
         click.echo("stopping")
         codes = await supervisor.stop()
-    _judge(codes)
+    judge(codes)
     click.echo("stopped")
 
 
@@ -121,8 +156,14 @@ def announcement(cluster: Cluster, redis: str) -> str:
     return "\n".join(f"{name:<{width}}  {place}" for name, place in places.items())
 
 
-def _judge(codes: Mapping[str, int | None]) -> None:
-    bad = [f"{name} with {code}" for name, code in codes.items() if code]
+def judge(codes: Mapping[str, int | None]) -> None:
+    """Look at the exit codes of programs that were asked to end.
+
+    Raises:
+        Uncleanly: one did not end well; names each.
+    """
+    well = {None, 0, -signal.SIGTERM}  # the last: it was asked before it had begun to listen
+    bad = [f"{name} with {code}" for name, code in codes.items() if code not in well]
     if bad:
         raise Uncleanly(f"expected exit code 0 of every process, found {', '.join(bad)}")
 
@@ -133,8 +174,13 @@ def occupied(directory: Path) -> Iterator[None]:
 
     Raises:
         BusyError: another process has it; names its pid.
+        ConfigError: this user cannot write there.
     """
-    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = directory / "up.lock"
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"--dir: {lock} cannot be written: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -109,6 +109,16 @@ class Document(Generic[T]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"{self.path}: {error}") from error
 
+    def salvage(self) -> tuple[T | None, str]:
+        """Return what stands there, and why it is unreadable; an unreadable file is kept aside under another name."""
+        try:
+            return self.read(), ""
+        except ProtocolError as error:
+            aside = self.path.with_name(f"{self.path.name}.unreadable")
+            self._files.remove(aside)
+            self._files.rename(self.path, aside)
+            return None, f"{error}; kept as {aside.name}"
+
     def write(self, value: T) -> None:
         """Replace it at once.
 

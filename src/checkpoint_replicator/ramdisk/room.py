@@ -26,6 +26,7 @@ def measure(root: Path, quota: int | None = None) -> Room:
     status = os.statvfs(root)
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     if quota is not None:
+        quota = int(quota)  # a `Size` of the configuration is for people; a message takes plain numbers
         size, free = min(size, quota), max(0, min(free, quota - usage(root)))
     inodes, inodes_free = (status.f_files, status.f_favail) if status.f_files else (UNLIMITED, UNLIMITED)
     return Room(size=size, free=free, inodes=inodes, inodes_free=inodes_free)

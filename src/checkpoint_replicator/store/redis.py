@@ -7,6 +7,7 @@ answer can be lost, has the same effect when it is.
 
 import asyncio
 import contextlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ class RedisManifestStore:
         """Return the random id of this data set, setting it if there is none."""
         _, found = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE))
         if found is None:
-            raise UnreachableError(f"{self.address}: the data set was flushed meanwhile")
+            raise UnreachableError(f"Redis at {self.address}: the data set was flushed meanwhile")
         return StoreId(_text(found, STORE))
 
     async def time(self) -> float:
@@ -180,7 +181,7 @@ class RedisManifestStore:
         renew = self._eval("renew", keys, [lease.incarnation, str(lease.token), _millis(ttl), to_json(lease)])
         _, store, (held, *fence) = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE), renew)
         if store is None:
-            raise UnreachableError(f"{self.address}: the data set was flushed meanwhile")
+            raise UnreachableError(f"Redis at {self.address}: the data set was flushed meanwhile")
         return Renewal(bool(held), StoreId(_text(store, STORE)), _stamp(fence))
 
     async def release(self, job: Job, lease: Lease) -> None:
@@ -216,7 +217,7 @@ class RedisManifestStore:
             if (await self.store_id(), *await self._index(job)) == before:
                 full = {name: hashes[job_key(job, name)] for name, _ in names}
                 return Snapshot(before[0], before[1], {name: fields for name, fields in full.items() if fields})
-        raise UnreachableError(f"{self.address}: {job} was written {ROUNDS} times while it was read")
+        raise UnreachableError(f"Redis at {self.address}: {job} was written {ROUNDS} times while it was read")
 
     async def _index(self, job: Job) -> tuple[Stamp, tuple[tuple[str, str], ...]]:
         fence_key, index_key = job_key(job, "fence"), job_key(job, "keys")
@@ -244,7 +245,7 @@ class RedisManifestStore:
                     orders=_maybe(orders, keys[5]),
                 )
                 return parse_view(raw, job, host, rank)
-        raise UnreachableError(f"{self.address}: the data set was replaced {ROUNDS} times while it was read")
+        raise UnreachableError(f"Redis at {self.address}: the data set was replaced {ROUNDS} times while it was read")
 
     async def check(self) -> tuple[str, ...]:
         """Say what is wrong with the server itself, for people; empty: nothing."""
@@ -284,11 +285,11 @@ class RedisManifestStore:
                 with _cancellable():
                     return await self._retry.call_with_retry(lambda: self._once(commands), self._reconnect)
         except TimeoutError as error:
-            raise UnreachableError(f"{self.address}: no answer within {self._deadline:g} s") from error
+            raise UnreachableError(f"Redis at {self.address}: no answer within {self._deadline:g} s") from error
         except ResponseError as error:
             raise self._refusal(error, commands) from error
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"{self.address}: {error or type(error).__name__}") from error
+            raise UnreachableError(f"Redis at {self.address} does not answer: {_plain(error)}") from error
         finally:
             self._busy -= 1
             if not self._hold and self._busy == 0:
@@ -317,9 +318,9 @@ class RedisManifestStore:
         if (found := BAD_KEY.search(text)) is not None:
             return ProtocolError(found[1])
         if "WRONGTYPE" in text:
-            keys = sorted({_text(command[1], "key") for command in commands if len(command) > 1})
+            keys = sorted({str(command[3 if command[0] == "EVAL" else 1]) for command in commands if len(command) > 1})
             return ProtocolError(f"{', '.join(keys)}: {text}")
-        return UnreachableError(f"{self.address}: {text}")
+        return UnreachableError(f"Redis at {self.address}: {text}")
 
     async def _deafen(self) -> None:
         ears, self._ears = self._ears, None
@@ -339,6 +340,13 @@ def _cancellable() -> Iterator[None]:
 
 
 READS: Final = {"hash": "HGETALL", "zset": "ZRANGE"}
+
+
+def _plain(error: Exception) -> str:
+    """Say what the system says where it was asked to connect; the client's own text repeats the address."""
+    cause = error.__cause__ or error.__context__
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number else str(error) or type(error).__name__
 
 
 def _harmless(url: str) -> str:

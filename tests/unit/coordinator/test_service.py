@@ -44,9 +44,9 @@ async def test_jobs_are_found_and_names_that_are_none_refused() -> None:
 
 async def test_it_is_not_ready_while_redis_is_away() -> None:
     coordinator, runtime, model = made()
-    model.down = "connection refused"
+    model.down = "Redis at 127.0.0.1:1 does not answer: Connection refused"
     assert await coordinator._new_jobs() == []
-    assert runtime.waiting == "Redis at 127.0.0.1:1 does not answer: connection refused"
+    assert runtime.waiting == "Redis at 127.0.0.1:1 does not answer: Connection refused"
     model.down = None
     await coordinator._new_jobs()
     assert runtime.waiting is None

@@ -33,6 +33,21 @@ def test_garbage_names_the_file_and_stays(tmp_path: Path, garbage: bytes) -> Non
     assert path.read_bytes() == garbage
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_does_not_parse_is_kept_aside_and_makes_way(tmp_path: Path, *, again: bool) -> None:
+    path = tmp_path / "status.json"
+    if again:
+        (tmp_path / "status.json.unreadable").write_bytes(b"earlier")
+    path.write_bytes(b"garbage")
+    document = Document(path, StatusRecord, Files())
+    value, reason = document.salvage()
+    assert value is None
+    assert "status.json" in reason
+    assert (tmp_path / "status.json.unreadable").read_bytes() == b"garbage"
+    document.write(RECORD)
+    assert document.salvage() == (RECORD, "")
+
+
 def test_a_directory_in_its_place_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "fence.json").mkdir()
     with pytest.raises(ProtocolError, match=r"fence\.json"):

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint_replicator.config import Size
 from checkpoint_replicator.errors import NoRoomError
 from checkpoint_replicator.messages import Room
 from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure, usage
@@ -35,6 +36,12 @@ def test_s53_a_quota_counts_what_stands_below_the_root(tmp_path: Path) -> None:
     assert room.size == 4 << 20
     assert (2 << 20) < room.free <= (3 << 20)
     assert measure(tmp_path, 1 << 10).free == 0
+
+
+def test_a_quota_out_of_the_configuration_becomes_plain_numbers_that_a_message_can_carry(tmp_path: Path) -> None:
+    for quota in (Size(0), Size(4 << 20)):
+        room = measure(tmp_path, quota)
+        assert {type(room.size), type(room.free)} == {int}
 
 
 def test_a_file_with_two_names_counts_once_and_links_are_not_followed(tmp_path: Path) -> None:

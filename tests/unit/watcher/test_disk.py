@@ -55,6 +55,21 @@ def named(disk: Disk, content: bytes = b"content") -> Tag:
     return tag
 
 
+@pytest.mark.parametrize("garbage", [b"", b"{}", b"\xff", b"[" * 100_000])
+def test_documents_that_do_not_parse_stop_no_watcher_and_no_commit_is_forgotten(disk: Disk, garbage: bytes) -> None:
+    tag = named(disk)
+    disk.perform(do.MarkCommitted(JOB, tag.save))
+    layout = disk.ramdisk.layout
+    layout.session.write_bytes(garbage)
+    layout.fence.write_bytes(garbage if garbage != b"{}" else b"[]")
+    started = disk.start()
+    assert started.session is None
+    assert started.fences == {JOB: FenceRecord(committed=tag.save)}
+    assert [held.tag for held in started.held] == [tag]
+    assert [word in reason for word, reason in zip(("session", "fence"), started.unreadable, strict=True)] == [True] * 2
+    assert disk.start().unreadable == ()
+
+
 def test_a_save_is_claimed_hashed_named_and_stands(disk: Disk) -> None:
     tag = named(disk)
     assert (root(disk) / f"{tag.address}.data").read_bytes() == b"content"

@@ -2,6 +2,7 @@
 
 from checkpoint_replicator.records import Outcome
 from checkpoint_watcher import effects as do
+from checkpoint_watcher import events as did
 from support.watcher_shell import ModelRamdisk, WatcherShell, yaml_text
 from support.watcher_story import tag
 
@@ -54,3 +55,10 @@ def test_a_crash_between_removing_a_bad_yaml_and_saying_so_is_made_good(disk: Mo
     second = WatcherShell(disk, incarnation="w2").start()
     second.scan()
     assert "replicator.failed" in disk.files
+
+
+def test_what_an_earlier_life_left_unreadable_is_told_to_the_trainer() -> None:
+    shell = WatcherShell(ModelRamdisk())
+    shell.feed(did.Started(unreadable=("session.json: garbage",)))
+    assert "session.json: garbage" in shell.disk.files["replicator.errors"]
+    assert do.Announce("record_unreadable", {"reason": "session.json: garbage"}) in shell.done

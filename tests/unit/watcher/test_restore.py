@@ -81,7 +81,7 @@ def test_s05_a_corrupt_copy_is_not_fetched_while_it_still_has_its_names(shell: W
     shell.wait(0.3)
     assert shell.held_back
     # The transfer would find it standing under its name, and be done.
-    assert not [orders for orders in shell.all(do.SendTransfer) if orders.orders.fetches]
+    assert not any(isinstance(effect, do.SendTransfer) and effect.orders.fetches for effect in shell.done)
     shell.release()
     shell.wait(0.3)
     assert [order.tags for order in shell.transfer.fetches] == [(tag(3),)]

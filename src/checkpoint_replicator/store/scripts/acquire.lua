@@ -1,4 +1,5 @@
--- Take the lease if nobody has it; who has it gets it again as it is.
+-- Take the lease if nobody has it; who has it gets it again as it is. One that never ends (no coordinator writes such)
+-- would stop the job for good: it belongs to nobody.
 -- KEYS[1]  ckpt:{<job>}:lease   string with TTL: JSON of a Lease
 -- KEYS[2]  ckpt:{<job>}:fence   hash: token, epoch, number
 -- ARGV[1]  incarnation
@@ -9,7 +10,7 @@
 local stamp = fence(KEYS[2])
 local token = stamp[1] + 1
 local held = lease(KEYS[1])
-if held then
+if held and run('PTTL', KEYS[1]) ~= -1 then
   if held.incarnation ~= ARGV[1] or type(held.token) ~= 'number' then
     return false
   end
