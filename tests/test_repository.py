@@ -107,6 +107,14 @@ def test_every_service_has_a_readme_and_a_sample_configuration(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_every_metric_of_a_service_stands_in_its_readme(name: str) -> None:
+    service = ROOT / "services" / name
+    sources = "".join(path.read_text() for path in service.rglob("*.py"))
+    made = set(re.findall(r'"(checkpoint_replicator_[a-z_]+)"', sources))
+    assert made - set(re.findall(r"checkpoint_replicator_[a-z_]+", (service / "README.md").read_text())) == set()
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_every_key_of_a_service_has_its_meaning_in_a_docstring_for_help(name: str) -> None:
     kind = getattr(importlib.import_module(f"checkpoint_{name}.config"), f"{name.capitalize()}Config")
     assert {field.encode_name for field in msgspec.structs.fields(kind)} - meanings(kind).keys() == set()

@@ -65,7 +65,7 @@ def read_session(text: bytes) -> Accepted | Rejected:
     except _FaultError as fault:
         return Rejected(f"replicator.yaml: {fault}")
     except yaml.YAMLError as error:
-        return Rejected(f"replicator.yaml: expected YAML, found {_where(error)}")
+        return Rejected(f"replicator.yaml: is not YAML: {_where(error)}")
 
 
 def _where(error: yaml.YAMLError) -> str:

@@ -151,7 +151,13 @@ class SessionKeeper:
         if record.spec is not None:
             self.node.jobs.add(record.spec.job)
         self._put(record)
-        self.node.announce("session_opened", session=record.id, job=record.spec.job if record.spec else "", reason=bad)
+        self.node.announce(
+            "session_opened",
+            session=record.id,
+            job=record.spec.job if record.spec else "",
+            reason=bad,
+            notes="; ".join(record.notes),
+        )
 
     # ---- session.json
 

@@ -21,7 +21,7 @@ from checkpoint_replicator.errors import BusyError, ConfigError, ReplicatorError
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.supervisor import Condition, State, Supervisor
 
-__all__ = ["Uncleanly", "announcement", "occupied", "supervise", "up"]
+__all__ = ["Uncleanly", "announcement", "judge", "occupied", "supervise", "up"]
 
 READY_WITHIN: Final = 60.0
 MOST_NODES: Final = 64
@@ -128,7 +128,7 @@ async def supervise(cluster: Cluster, stopping: asyncio.Event) -> None:
             await supervisor.ready(deadline=0)  # raises, with the reason
         click.echo("stopping")
         codes = await supervisor.stop()
-    _judge(codes)
+    judge(codes)
     click.echo("stopped")
 
 
@@ -156,8 +156,14 @@ def announcement(cluster: Cluster, redis: str) -> str:
     return "\n".join(f"{name:<{width}}  {place}" for name, place in places.items())
 
 
-def _judge(codes: Mapping[str, int | None]) -> None:
-    bad = [f"{name} with {code}" for name, code in codes.items() if code]
+def judge(codes: Mapping[str, int | None]) -> None:
+    """Look at the exit codes of programs that were asked to end.
+
+    Raises:
+        Uncleanly: one did not end well; names each.
+    """
+    well = {None, 0, -signal.SIGTERM}  # the last: it was asked before it had begun to listen
+    bad = [f"{name} with {code}" for name, code in codes.items() if code not in well]
     if bad:
         raise Uncleanly(f"expected exit code 0 of every process, found {', '.join(bad)}")
 

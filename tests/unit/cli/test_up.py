@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from checkpoint_replicator.cli import main
-from checkpoint_replicator.cli.up import announcement, occupied
+from checkpoint_replicator.cli.up import Uncleanly, announcement, judge, occupied
 from checkpoint_replicator.cluster import Cluster
 from checkpoint_replicator.errors import BusyError
 
@@ -19,6 +19,12 @@ def test_the_announcement_names_each_local_directory() -> None:
         "backup  file:///b",
         "logs    /d/logs",
     ]
+
+
+def test_ending_before_it_listened_to_signals_is_ending_well() -> None:
+    judge({"one": 0, "absent": None, "young": -15})
+    with pytest.raises(Uncleanly, match=r"found two with 70, three with -9$"):
+        judge({"one": 0, "two": 70, "three": -9})
 
 
 def test_a_directory_is_held_by_one_process_and_is_free_again_after(tmp_path: Path) -> None:

@@ -132,6 +132,13 @@ def test_what_looks_bad_but_may_be_unfinished_settles_first(shell: WatcherShell)
     assert state(shell) is SessionState.OPEN
 
 
+def test_what_was_ignored_in_a_yaml_is_logged(shell: WatcherShell) -> None:
+    shell.disk.write_yaml(yaml_text(peers_per_nod=2))
+    shell.scan()
+    opened = [e.fields for e in shell.done if isinstance(e, do.Announce) and e.event == "session_opened"]
+    assert [fields["notes"] for fields in opened] == ["ignored the unknown key 'peers-per-nod'"]
+
+
 def test_an_empty_yaml_is_waited_for_ten_seconds(shell: WatcherShell) -> None:
     shell.disk.write_yaml(b"\n")
     shell.scan()
