@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from checkpoint_coordinator import commit, rendezvous, safekeeping
-from checkpoint_coordinator.commit import SaveState, SaveVerdict
-from checkpoint_coordinator.restore import Choice, Facts
+from checkpoint_coordinator import commit, rendezvous
+from checkpoint_coordinator.commit import SaveState, SaveVerdict, judge
+from checkpoint_coordinator.restore import Choice, Facts, choose
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.keep import View
+from checkpoint_replicator.keep import View, keep_list
 from checkpoint_replicator.messages import Held
 from checkpoint_replicator.records import KeepList, Lease, NodeView, Outcome
 from checkpoint_watcher import restore as restoring
@@ -22,12 +22,18 @@ from simulation.laws import LawBrokenError
 from simulation.run import run
 
 SEEDS: Final = 100
-pytestmark = pytest.mark.skipif(bool(os.environ.get("SEED")), reason="one seed is replayed")
+pytestmark = [
+    pytest.mark.skipif(bool(os.environ.get("SEED")), reason="one seed is replayed"),
+    pytest.mark.timeout(120),  # some seeds may pass before the one that shows it
+]
 
 
-def first_breach(*laws: int) -> LawBrokenError:
-    """Play seeds until one of these laws is broken; any other fault of the broken machine is passed over."""
-    for seed in range(SEEDS):
+def first_breach(*laws: int, after: int = 0) -> LawBrokenError:
+    """Play seeds until one of these laws is broken; any other fault of the broken machine is passed over.
+
+    `after` leaves out seeds that are known not to come to the point.
+    """
+    for seed in range(after, SEEDS):
         try:
             run(seed)
         except LawBrokenError as error:
@@ -61,13 +67,11 @@ def test_a_commit_without_replicas_breaks_the_law_of_acknowledgement(monkeypatch
 def test_a_commit_before_all_shards_are_there_breaks_the_law_of_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = safekeeping.judge
-
     def hasty(*arguments: Any, **options: Any) -> SaveVerdict:
-        verdict = honest(*arguments, **options)
+        verdict = judge(*arguments, **options)
         return msgspec.structs.replace(verdict, state=SaveState.COMMITTED) if verdict.shards else verdict
 
-    monkeypatch.setattr(safekeeping, "judge", hasty)
+    monkeypatch.setattr("checkpoint_coordinator.safekeeping.judge", hasty)
     assert "shards" in str(first_breach(4))
 
 
@@ -81,27 +85,21 @@ def test_dropping_without_a_keep_list_breaks_the_law_of_deletion(monkeypatch: py
 
 
 def test_a_keep_list_from_an_incomplete_view_breaks_the_law_of_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = safekeeping.keep_list
-    monkeypatch.setattr(
-        safekeeping,
-        "keep_list",
-        lambda view, stamp: honest(
-            View(**{**{n: getattr(view, n) for n in view.__struct_fields__}, "gaps": ()}), stamp
-        ),
-    )
-    assert "told nothing complete" in str(first_breach(5))
+    def hasty(view: View, stamp: Stamp) -> KeepList | None:
+        return keep_list(msgspec.structs.replace(view, gaps=()), stamp)
+
+    monkeypatch.setattr("checkpoint_coordinator.safekeeping.keep_list", hasty)
+    assert "told nothing complete" in str(first_breach(5, after=8))
 
 
 def test_deleting_the_committed_save_breaks_the_law_of_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = safekeeping.keep_list
-
     def greedy(view: View, stamp: Stamp) -> KeepList | None:
-        keep = honest(view, stamp)
+        keep = keep_list(view, stamp)
         if keep is None or not view.in_flight:
             return keep
         return msgspec.structs.replace(keep, upto=max(view.in_flight), keep=())
 
-    monkeypatch.setattr(safekeeping, "keep_list", greedy)
+    monkeypatch.setattr("checkpoint_coordinator.safekeeping.keep_list", greedy)
     first_breach(3, 5)
 
 
@@ -126,15 +124,13 @@ def test_markers_before_the_release_break_the_law_of_agreement(monkeypatch: pyte
 
 
 def test_a_silent_fresh_start_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = rendezvous.choose
-
     def soothing(facts: Facts) -> Choice:
-        choice = honest(facts)
+        choice = choose(facts)
         bad = choice.outcome in {Outcome.LOST, Outcome.UNKNOWN}
         return msgspec.structs.replace(choice, outcome=Outcome.NONE) if bad else choice
 
-    monkeypatch.setattr(rendezvous, "choose", soothing)
-    assert "nothing was found" in str(first_breach(10))
+    monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", soothing)
+    assert "nothing was found" in str(first_breach(10, after=40))
 
 
 def test_a_coordinator_that_forgets_to_release_breaks_the_law_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
