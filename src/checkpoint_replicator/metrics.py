@@ -1,6 +1,7 @@
 """One metrics registry a process, and the HTTP thread that serves `/metrics`, `/healthz` and `/readyz`."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +71,11 @@ class _Server(HTTPServer):
         """Bind without asking DNS for the machine's full name, which can take long and is of no use here."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Let a client that hangs up be no event: the log has one JSON object a line, and no traceback."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _IPv6Server(_Server):

@@ -1,4 +1,6 @@
 import http.client
+import socket
+import struct
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -63,6 +65,15 @@ def test_a_stuck_event_loop_is_unhealthy_and_not_ready(
 
 def test_any_other_path_is_not_found(server: HealthServer) -> None:
     assert get(server, "/")[0] == 404
+
+
+def test_a_client_that_hangs_up_leaves_no_traceback(server: HealthServer, capsys: pytest.CaptureFixture[str]) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
+        client.sendall(b"GET")
+    assert get(server, "/")[0] == 404  # one thread serves: the other client was dealt with
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_two_registries_do_not_share_anything() -> None:
