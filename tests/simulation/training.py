@@ -136,6 +136,7 @@ class Training:
         self.saving = True
         self._last: dict[ShardKey, Content] = {}
         self._stepping = 0
+        self._begun = False
         self.next_step = 0
         self.reasons: list[str] = []
         """Why trainers ended, in order."""
@@ -183,6 +184,7 @@ class Training:
 
     def start(self, rank: Rank, delay: float) -> None:
         """Start one trainer."""
+        self._begun = False
         trainer = Trainer(self, rank, self.homes[rank])
         self.trainers[rank] = trainer
         trainer.enter(Stage.BEGINNING)
@@ -211,7 +213,8 @@ class Training:
             self.world.timeline.after(
                 self.world.chance.uniform(0.5, 2.0), lambda: self.restart(why) if turn == self._stepping else None
             )
-        elif all(trainer.stage is Stage.RUNNING for trainer in trainers):
+        elif self.running and not self._begun:
+            self._begun = True
             epochs = {trainer.epoch for trainer in trainers}
             steps = {trainer.step for trainer in trainers}
             assert len(steps) == 1, f"trainers begin at steps {steps} in epochs {epochs}"

@@ -263,9 +263,10 @@ class Rendezvous:
         if waiting and patient:
             self._reword(f"waiting for {', '.join(waiting)}", now)
             return
+        shape, epoch = epoch.shape, self._above_all_data(epoch)
         newest = trace(desk)
         facts = Facts(
-            shape=epoch.shape,
+            shape=shape,
             stock=desk.stock,
             trace=newest,
             trace_shape=trace_shape(desk, newest),
@@ -279,6 +280,16 @@ class Rendezvous:
             self._reword(choice.reason, now)
             return
         self._publish(choice, now)
+
+    def _above_all_data(self, epoch: EpochRecord) -> EpochRecord:
+        """Number the epoch anew where a listing or a late report shows data of it: its saves must be its own."""
+        desk, newest = self._desk, newest_epoch(self._desk.stock)
+        if newest < epoch.number:
+            return epoch
+        number = Epoch(newest + 1)
+        desk.note("epoch_renumbered", epoch=str(number), reason=f"data of epoch {newest} was found")
+        desk.state.epoch = msgspec.structs.replace(epoch, number=number, stamp=desk.next_stamp(number))
+        return desk.state.epoch
 
     def _publish(self, choice: Choice, now: float) -> None:
         """Write the decision, unless it says what the last one said."""

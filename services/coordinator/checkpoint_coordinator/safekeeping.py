@@ -279,8 +279,13 @@ class Safekeeping:
         desk.note("keep_list_written", upto=str(keep.upto or ""), drop=" ".join(map(str, keep.drop)))
 
     def _leftovers(self, crew: Crew, committed: Save | None) -> set[Save]:
-        """Return newer saves of older epochs where room is short: the job went on without them."""
-        desk, epoch = self._desk, self._desk.state.epoch
+        """Return newer saves of older epochs where room is short: the job went on without them.
+
+        Not while nobody remembers what was restored: then they may be all that there is.
+        """
+        desk, epoch, record = self._desk, self._desk.state.epoch, self._desk.state.restore
+        if record is None or (committed is None and record.outcome is not Outcome.NONE):
+            return set()
         voices = [desk.voice(member) for member in crew.members]
         rooms = [voice.report.room for voice in voices if voice is not None and voice.report.room is not None]
         if epoch is None or all(room.free >= room.reserve for room in rooms):

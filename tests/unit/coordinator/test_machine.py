@@ -572,6 +572,23 @@ def test_the_first_commit_is_backed_up_and_comes_back_when_every_ramdisk_is_gone
     assert bench.restore.backup == bench.store.snapshot(JOB).hashes["lastbackup"]["name"]
 
 
+def test_the_epoch_is_above_a_backup_that_is_all_that_is_left() -> None:
+    bucket = Bucket()
+    bench, nodes = running(2, bucket=bucket)
+    save = commit(bench, nodes, 1)
+    assert bench.run(20, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
+    bench.coordinators[0].paused = True
+    bench.store.flush()
+    for rank, node in enumerate(nodes):
+        node.wipe()
+        node.start()
+        node.open(rank, Shape(2, 1, 1, "pytorch"))
+    bench.coordinator("c2")
+    assert bench.run(40, bench.all_running)
+    assert bench.restore.save == save
+    assert int(epoch_of(bench)["number"]) > save.epoch
+
+
 def test_s30_a_failed_backup_is_tried_again_and_ages_count_from_the_last_verified_one() -> None:
     bucket = Bucket()
     bench, nodes = running(2, bucket=bucket)

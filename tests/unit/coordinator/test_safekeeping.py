@@ -55,6 +55,18 @@ def test_newer_saves_of_older_epochs_go_for_room() -> None:
     assert saves(bench) == {"1.5"}
 
 
+def test_nothing_goes_for_room_while_nobody_remembers_what_was_restored() -> None:
+    bench = restored()
+    bench.coordinators[0].paused = True
+    bench.store.flush()
+    fresh = bench.coordinator("c2")
+    for node in bench.nodes.values():
+        node.room = Room(size=100, free=9, reserve=10)
+    assert bench.run(20, lambda: fresh.machine.active)
+    bench.run(5)
+    assert saves(bench) == {"1.5", "1.6"}
+
+
 def test_a_keep_list_is_said_anew_under_a_new_lease() -> None:
     bench = restored()
     before = hashes(bench)["keep"]["stamp"]
