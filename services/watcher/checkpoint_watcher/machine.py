@@ -325,7 +325,7 @@ class WatcherMachine:
         busy = set(self.restorer.busy) if job == self.node.job else set()
         if authority.view.orders is not None:
             busy.update(tag.save for order in authority.view.orders.backup for tag in order.tags)
-        self.saves.obey(keep, self.node.of(job), busy)
+        self.saves.obey(job, keep, self.node.of(job), busy)
 
     # ---- what is next
 
