@@ -2,7 +2,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/.ready
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Twice quiet: errors only. A machine's pip may list package locations that it does not have, and warns of each.
+PIP := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help

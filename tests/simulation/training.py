@@ -101,6 +101,9 @@ class Trainer:
     def save(self, step: int) -> None:
         """Finish a save of a step, every worker its shard."""
         training, world = self.training, self.world
+        if "superseded" in self.node.disk.files.get("replicator.errors", ""):
+            self.enter(Stage.DEAD, "people read that it is superseded")
+            return
         for worker in range(training.workers):
             key = ShardKey(self.rank, Worker(worker))
             content = training.content(key)

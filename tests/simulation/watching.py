@@ -131,11 +131,11 @@ class Watching(Process):
             self._engine.take(answer)
 
     def _report(self, report: NodeReport) -> None:
+        self.world.laws.reported(self, report)
         if self._lease is None:
             return
         coordinator = self.world.coordinator(self._lease.incarnation)
         if coordinator is not None:
-            self.world.laws.reported(self, report)
             self.world.network.send(self, coordinator, partial(coordinator.hear, self.me, report))
 
     def _register(self) -> None:

@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 
+from checkpoint_replicator.cli import main
 from support.cluster import LiveCluster, live_cluster
 from support.examples import Example, examples, form, renamed, rewritten
 from support.keys import DOCUMENT, read, undocumented, unseen
@@ -28,7 +29,6 @@ TEXT = DOCUMENT.read_text()
 EXAMPLES = examples(TEXT)
 JOB = "llama-8b"
 LOST = 1
-OURS = (sys.executable, "-c", "from checkpoint_replicator.cli import main; main()", "redis", "--no-raw", "-u")
 BY_PEOPLE = {"ckpt:{<job>}:forced"}
 """Nothing but people writes these."""
 ROOT_URL = re.compile(r"file:///[\w./-]+")
@@ -52,9 +52,10 @@ class Run(msgspec.Struct, frozen=True):
         """Return an example's command with this run's names."""
         return renamed(example.command, dict.fromkeys(BACKUP.findall(example.command), self.backup))
 
-    def answer(self, command: str, program: tuple[str, ...] = OURS) -> str:
-        """Return what a program prints for a command."""
-        done = subprocess.run([*program, self.url, *command.split()], check=True, capture_output=True, text=True)
+    def answer(self, command: str) -> str:
+        """Return what `checkpoint-replicator redis` prints for a command."""
+        done = CliRunner().invoke(main, ["redis", "--no-raw", "-u", self.url, *command.split()])
+        assert done.exit_code == 0, done.output
         return done.stdout
 
 
@@ -64,7 +65,7 @@ async def run() -> AsyncIterator[Run]:
         await _play(cluster)
         given = Run(cluster.redis, await _settled(cluster))
         if os.environ.get("RECORD"):
-            await asyncio.to_thread(_record, given)
+            _record(given)
         yield given
 
 
@@ -131,12 +132,12 @@ async def test_an_example_is_what_the_run_prints(run: Run, number: int) -> None:
     command = run.command(example)
     if example.key in BY_PEOPLE:
         key, fields = command.split()[1], re.findall(r'\) "(.*)"', example.answer)
-        await asyncio.to_thread(run.answer, f"HSET {key} {' '.join(fields)}")
+        run.answer(f"HSET {key} {' '.join(fields)}")
     try:
-        answer = await asyncio.to_thread(run.answer, command)
+        answer = run.answer(command)
     finally:
         if example.key in BY_PEOPLE:
-            await asyncio.to_thread(run.answer, f"DEL {key}")
+            run.answer(f"DEL {key}")
     assert form(command, answer) == form(example.command, example.answer)
 
 
@@ -148,5 +149,6 @@ async def test_redis_cli_prints_the_examples_too(run: Run) -> None:
     for example in EXAMPLES:
         if example.key not in BY_PEOPLE:
             command = run.command(example)
-            answer = await asyncio.to_thread(run.answer, command, (cli, "--no-raw", "-u"))
-            assert form(command, answer) == form(example.command, example.answer)
+            words = (cli, "--no-raw", "-u", run.url, *command.split())
+            done = await asyncio.to_thread(subprocess.run, words, check=True, capture_output=True, text=True)
+            assert form(command, done.stdout) == form(example.command, example.answer)

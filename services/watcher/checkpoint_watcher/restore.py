@@ -87,8 +87,10 @@ class Restorer:
         orders: dict[Address, FetchOrder] = {}
         for shard in self._shards:
             address = shard.tag.address
-            if self._verified(address) or address in self._bad | self._quarantining or self._stands(address):
+            if address in self._bad | self._quarantining or self._whole(shard):
                 continue  # a corrupt copy loses its names first: the transfer would take it for the shard
+            if self._stands(address) and not self._lacks_name(shard):
+                continue  # it is hashed first
             known = orders.get(address)
             tags = (*known.tags, shard.tag) if known is not None and shard.tag not in known.tags else (shard.tag,)
             orders[address] = FetchOrder(
@@ -141,7 +143,7 @@ class Restorer:
         self._fetches.pop(event.address, None)
         for tag in self._tags(event.address):
             self.node.let_go(tag)
-            self._forgive(tag)
+        self._forgive(event.address)
 
     def deadline(self) -> float | None:
         """When `advance` has something to do."""
@@ -170,7 +172,7 @@ class Restorer:
         record = self.node.session
         if self.stamp == ZERO or record is None or record.id != self._session:
             return None
-        keys = tuple(sorted(shard.key for shard in self._shards if self._verified(shard.tag.address)))
+        keys = tuple(sorted(shard.key for shard in self._shards if self._whole(shard)))
         failed = tuple(
             Fault(kind="no_source", reason=fetch.reason, save=shard.tag.save, key=shard.key, address=fetch.address)
             for shard in self._shards
@@ -257,7 +259,7 @@ class Restorer:
                 self._verifying.add(address)
                 self.node.emit(VerifyShard(address, self.stamp))
         markers = _markers(spec, self._shards)
-        whole = all(self._verified(shard.tag.address) for shard in self._shards)
+        whole = all(self._whole(shard) for shard in self._shards)
         if epoch.released and whole and len(markers) == spec.shape.workers and self.keeper.waiting:
             self.keeper.run(epoch.number, markers)
 
@@ -273,6 +275,14 @@ class Restorer:
         record = self.node.session
         return record is not None and record.stamp == self.stamp and address in record.verified
 
+    def _whole(self, shard: ShardPlan) -> bool:
+        """Whether its bytes are verified, and stand under its own name: bytes go when no kept save names them."""
+        return self._verified(shard.tag.address) and shard.tag in self.node.held
+
+    def _lacks_name(self, shard: ShardPlan) -> bool:
+        """Whether its bytes are verified and stand here, but only under another save's or rank's name."""
+        return self._verified(shard.tag.address) and shard.tag not in self.node.held
+
     def _count(self, address: Address) -> None:
         record = self.node.session
         if record is None or self._verified(address):
@@ -280,9 +290,11 @@ class Restorer:
         known = record.verified if record.stamp == self.stamp else ()
         self.keeper.save(stamp=self.stamp, verified=(*known, address))
 
-    def _forgive(self, tag: Tag) -> None:
+    def _forgive(self, address: Address) -> None:
         """The corrupt bytes have no name any more; what is fetched in their place must not bear their fault."""
-        self.node.faults.pop(("corrupt", tag.save, tag.key), None)
+        for name, fault in list(self.node.faults.items()):
+            if fault.kind == "corrupt" and fault.address == address:
+                del self.node.faults[name]
 
     def _tags(self, address: Address) -> list[Tag]:
         return [tag for tag in self.node.held if tag.address == address]

@@ -145,7 +145,8 @@ class SessionKeeper:
             notes=taking.reading.notes if isinstance(taking.reading, Accepted) else (),
         )
         self.node.yaml_gone = False
-        self.node.faults.clear()
+        # What is corrupt stays so, and loses its names only when it was reported.
+        self.node.faults = {name: fault for name, fault in self.node.faults.items() if fault.kind == "corrupt"}
         self._removing = self._telling = self._publishing = False
         if record.spec is not None:
             self.node.jobs.add(record.spec.job)
@@ -295,22 +296,12 @@ class SessionKeeper:
                 self.fail(epoch.refused[record.id])
             elif any(member.session == record.id for member in epoch.members):
                 self.consume(now)
-        elif record.state is SessionState.RUNNING and epoch.released and epoch.number > record.epoch:
-            self._superseded(record, record.spec, epoch)
-
-    def _superseded(self, record: SessionRecord, spec: SessionSpec, epoch: EpochRecord) -> None:
-        if any(member.session == record.id for member in epoch.members):
-            return
-        holder = next((member for member in epoch.members if member.rank == spec.rank), None)
-        if holder is not None:
-            reason = f"rank {spec.rank} is held by {holder.host} since epoch {epoch.number}"
-        elif epoch.shape is not None and spec.rank >= epoch.shape.nodes:
-            reason = f"epoch {epoch.number} has {epoch.shape.nodes} nodes, this session's rank is {spec.rank}"
-        else:
-            return
-        self.node.complain(f"this session is superseded: {reason}; its saves are not replicated any more")
-        self.node.announce("session_closed", session=record.id, reason=reason)
-        self.save(state=SessionState.CLOSED)
+        elif record.state is SessionState.RUNNING:
+            reason = epoch.refused.get(record.id) or _outdone(record, record.spec, epoch)
+            if reason:
+                self.node.complain(f"this session is superseded: {reason}; its saves are not replicated any more")
+                self.node.announce("session_closed", session=record.id, reason=reason)
+                self.save(state=SessionState.CLOSED)
 
     def overdue(self, now: float) -> bool:
         """Whether the session should have had its markers by now."""
@@ -334,3 +325,17 @@ class SessionKeeper:
             elif self.waiting and record.consumed_at is not None:
                 moments.append(record.consumed_at + self.node.times.failed)
         return min(moments, default=None)
+
+
+def _outdone(record: SessionRecord, spec: SessionSpec, epoch: EpochRecord) -> str:
+    """Say why a running session has no part in a later epoch; empty where it may have one."""
+    if not epoch.released or epoch.number <= record.epoch:
+        return ""
+    if any(member.session == record.id for member in epoch.members):
+        return ""
+    holder = next((member for member in epoch.members if member.rank == spec.rank), None)
+    if holder is not None:
+        return f"rank {spec.rank} is held by {holder.host} since epoch {epoch.number}"
+    if epoch.shape is not None and spec.rank >= epoch.shape.nodes:
+        return f"epoch {epoch.number} has {epoch.shape.nodes} nodes, this session's rank is {spec.rank}"
+    return ""

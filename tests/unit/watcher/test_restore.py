@@ -157,3 +157,33 @@ def test_the_save_being_restored_is_not_dropped(shell: WatcherShell) -> None:
     )
     shell.read(view)
     assert tag(3) in shell.disk.held
+
+
+def test_content_that_stands_under_another_name_gets_its_own_before_it_counts(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(2, content="same"), "same")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    wanted = tag(3, content="same")
+    restoring(shell, wanted, released=True)
+    shell.wait(0.2)
+    assert len(shell.all(do.VerifyShard)) == 1
+    assert [order.tags for order in shell.transfer.fetches] == [(wanted,)]
+    assert not shell.machine.running
+    shell.disk.hold(wanted, "same", own=False)
+    done = Fetch(address=wanted.address, state=FetchState.DONE, have=4, size=4)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, fetches=(done,), landed=1)))
+    assert shell.machine.running
+
+
+def test_a_corrupt_copy_is_not_forgotten_when_a_new_session_opens(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(3), "3/0/0")
+    shell.disk.contents[tag(3).address] = "flipped"
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    restoring(shell, tag(3))
+    assert not shell.all(do.Quarantine)  # it was not reported yet
+    open_session(shell)
+    shell.wait(2)
+    assert shell.all(do.Quarantine)
+    shell.wait(2)
+    assert not shell.report.faults

@@ -2,7 +2,8 @@
 
 import pytest
 
-from checkpoint_replicator.records import Outcome
+from checkpoint_replicator.ids import Host, Rank, SessionId
+from checkpoint_replicator.records import Member, Outcome
 from checkpoint_replicator.session import SessionState
 from checkpoint_watcher import effects as do
 from support.watcher_shell import WatcherShell, yaml_text
@@ -170,3 +171,13 @@ def test_a_newer_yaml_replaces_a_session_in_place(shell: WatcherShell) -> None:
     assert shell.disk.session.epoch == 2
     assert shell.disk.session.before is not None
     assert shell.disk.session.before.epoch == 1
+
+
+def test_a_running_session_whose_rank_joined_elsewhere_says_so_and_closes(shell: WatcherShell) -> None:
+    session = run_fresh(shell)
+    members = (Member(rank=Rank(0), host=Host("node-7"), session=SessionId("later")),)
+    refused = {str(session): "rank 0 was taken over by a later session on host node-7"}
+    shell.read(shell.view_of(outcome=Outcome.NONE, released=True, counter=2, refused=refused, members=members))
+    assert state(shell) is SessionState.CLOSED
+    assert "superseded: rank 0 was taken over" in shell.disk.files["replicator.errors"]
+    assert "replicator.failed" not in shell.disk.files
