@@ -110,7 +110,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     """Something that a node could not do as wished; it stays in reports until its cause is gone.
 
     Attributes:
-        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uid`.
+        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`.
         save: the save concerned, if any.
         key: the shard concerned, if any.
         reason: for people; says what was expected and what was found.

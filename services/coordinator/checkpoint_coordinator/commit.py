@@ -118,7 +118,8 @@ def judge(
     if state is None and absent:
         state, reason = SaveState.SAVING, f"{_laggards(absent, crew)} did not save it yet"
     if state is None and short:
-        state, reason = SaveState.REPLICATING, short
+        told = [reason for _, kind, reason in faults if kind == "uncopied"]
+        state, reason = SaveState.REPLICATING, "; ".join((short, *told[:4]))
     if state is None:
         state = SaveState.COMMITTED
     return SaveVerdict(state=state, reason=reason, shards=shards, copies_min=least, unprotected=unprotected)

@@ -31,7 +31,7 @@ from typing import Final, assert_never
 
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import CopyState, Fault
+from checkpoint_replicator.messages import Copy, CopyState, Fault
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -73,6 +73,7 @@ from checkpoint_watcher.session import SessionKeeper
 __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
+UNCOPIED: Final = "uncopied"
 
 
 class WatcherMachine:
@@ -253,6 +254,21 @@ class WatcherMachine:
         for copy in event.report.copies:
             if copy.state is CopyState.MUTATED:
                 self._mutate(copy.address, copy.reason)
+        self._uncopied(event.report.copies)
+
+    def _uncopied(self, copies: tuple[Copy, ...]) -> None:
+        """Say once of each own save which peer takes no copy and why, until it does or the save needs none any more."""
+        node = self.node
+        open_ = {copy.address for copy in copies if copy.state is not CopyState.STORED}
+        for name in [name for name, fault in node.faults.items() if name[0] == UNCOPIED and fault.address not in open_]:
+            del node.faults[name]
+        refused = {copy.address: copy for copy in copies if copy.state is CopyState.REFUSED}
+        for tag in node.owned.values() if refused else ():
+            copy = refused.get(tag.address)
+            if copy is None or (UNCOPIED, tag.save, tag.key) in node.faults:
+                continue
+            reason = f"{copy.host} took no copy of step {tag.save.step} of {tag.key}: {copy.reason}"
+            node.blame(Fault(kind=UNCOPIED, reason=reason, save=tag.save, key=tag.key, address=tag.address))
 
     def _mutate(self, address: Address, reason: str) -> None:
         """An own save was rewritten after it was hashed: it never commits, and goes when a keep list gives it up."""
@@ -309,7 +325,7 @@ class WatcherMachine:
         busy = set(self.restorer.busy) if job == self.node.job else set()
         if authority.view.orders is not None:
             busy.update(tag.save for order in authority.view.orders.backup for tag in order.tags)
-        self.saves.obey(keep, self.node.of(job), busy)
+        self.saves.obey(job, keep, self.node.of(job), busy)
 
     # ---- what is next
 

@@ -50,6 +50,7 @@ class Saves:
     _entries: int = LEAST_ENTRIES
     _queued: set[str] = field(default_factory=set)
     _skipped: set[Save] = field(default_factory=set)
+    _given_up: dict[Job, frozenset[Save]] = field(default_factory=dict)
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
@@ -197,8 +198,9 @@ class Saves:
 
     # ---- from a name to nothing
 
-    def obey(self, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
+    def obey(self, job: Job, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
         """Note what is committed and drop what the list lets go."""
+        self._given_up[job] = frozenset(keep.drop)
         if keep.upto is not None and keep.upto != self._marked:
             self._marked = keep.upto
             marked = [one for one in held if one.tag.save == keep.upto and not one.committed]
@@ -256,6 +258,12 @@ class Saves:
         while self.waiting and len(self.hashing) < HASHING:
             claim = self.waiting.popleft()
             self._queued.discard(claim.name)
+            if claim.save in self._given_up.get(claim.job, ()):
+                # Saves come faster than they are hashed: what was given up must not hold up the newest.
+                self.sizes.pop(claim.name, None)
+                self.node.announce("save_given_up", step=claim.save.step, rank=claim.key.rank)
+                self.node.emit(DropClaim(claim))
+                continue
             self.hashing[claim.name] = claim
             self.node.emit(HashClaim(claim))
 

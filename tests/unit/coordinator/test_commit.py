@@ -71,6 +71,12 @@ def test_without_peers_a_save_commits_with_its_own_copies_and_is_unprotected() -
     assert (verdict.state, verdict.unprotected) == (SaveState.COMMITTED, True)
 
 
+def test_a_save_that_lacks_copies_says_why_peers_took_none() -> None:
+    verdict = judge(SAVE, found(**OWN), crew(), faults=[(Host("a"), "uncopied", "b took no copy: no room")])
+    assert verdict.state is SaveState.REPLICATING
+    assert verdict.reason.endswith("; b took no copy: no room")
+
+
 def test_s45_a_mutated_or_skipped_save_never_commits() -> None:
     for kind, state in (("mutated", SaveState.MUTATED), ("skipped", SaveState.SKIPPED)):
         verdict = judge(SAVE, found(**FULL), crew(), faults=[(Host("b"), kind, "why")])

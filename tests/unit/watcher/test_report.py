@@ -42,6 +42,23 @@ def test_s45_a_save_rewritten_after_hashing_is_reported_as_mutated_once(shell: W
     assert shell.disk.files["replicator.errors"].count("changed after it was saved") == 1
 
 
+def test_s52_why_a_peer_takes_no_copy_is_reported_until_it_does(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    for reason in ("no room: 5 bytes free", "no room: 4 bytes free"):  # each try finds another number
+        copy = Copy(address=tag(1).address, host=Host("node-1"), state=CopyState.REFUSED, reason=reason)
+        shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, copies=(copy,))))
+        shell.wait(0.2)
+    assert [fault.reason for fault in shell.report.faults] == [
+        "node-1 took no copy of step 1 of n0/w0: no room: 5 bytes free"
+    ]
+    stored = Copy(address=tag(1).address, host=Host("node-1"), state=CopyState.STORED)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, copies=(stored,))))
+    shell.wait(0.2)
+    assert not shell.report.faults
+
+
 def test_a_copy_that_the_transfer_found_corrupt_is_reported_and_quarantined(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.disk.hold(tag(1, rank=1), "1/1/0", own=False)

@@ -113,6 +113,27 @@ def test_s04_the_same_step_again_with_other_content_is_refused(shell: WatcherShe
     assert [fault.kind for fault in shell.report.faults] == ["refused"]
 
 
+def test_a_save_that_was_given_up_while_it_waited_is_not_hashed(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.hold = (do.HashClaim,)
+    for step in (2, 3, 4, 5):  # two are hashed at once, the others wait
+        shell.disk.save(step)
+        shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(1, 1, drop=(4,))))
+    shell.release()
+    shell.wait(0.2)
+    assert sorted(shell.disk.held) == [tag(1), tag(2), tag(3), tag(5)]
+    assert {effect.claim.save for effect in shell.done if isinstance(effect, do.HashClaim)} == {
+        save(1),
+        save(2),
+        save(3),
+        save(5),
+    }
+    assert not shell.disk.claims
+
+
 def test_s01_a_step_below_the_newest_committed_is_refused_and_one_between_is_taken(shell: WatcherShell) -> None:
     run_fresh(shell)
     for step in (10, 20):
