@@ -13,7 +13,7 @@ from checkpoint_replicator.demo.content import PYTORCH
 from checkpoint_replicator.demo.story import wipe
 from checkpoint_replicator.demo.trainer import Plan, Trainer
 from checkpoint_replicator.ids import Job
-from checkpoint_replicator.status import JobStatus, read_job
+from checkpoint_replicator.status import JobStatus, Protection, read_job
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.supervisor import State, Supervisor
 
@@ -84,13 +84,14 @@ class LiveCluster:
         return await read_job(self.store, Job(job))
 
     async def committed(self, job: str, step: int, within: float = COMMIT_WITHIN) -> JobStatus:
-        """Wait until this step, or a later one, is committed."""
+        """Wait until this step, or a later one, is committed, and Redis tells how the nodes are."""
         status = JobStatus(job=job)
         try:
             async with asyncio.timeout(within):
                 while True:
                     status = await self.status(job)
-                    if status.committed_step is not None and status.committed_step >= step:
+                    known = status.protection is not Protection.UNKNOWN  # told every few seconds
+                    if known and status.committed_step is not None and status.committed_step >= step:
                         return status
                     await asyncio.sleep(0.1)
         except TimeoutError:
