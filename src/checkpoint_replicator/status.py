@@ -1,6 +1,6 @@
 """Pure: what stands in Redis, as a picture for people and for scripts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -34,6 +34,8 @@ class Protection(StrEnum):
 
     NONE = "none"
     """Nothing is committed."""
+    UNKNOWN = "unknown"
+    """A save was committed, and no node reports any more: what of it still stands is not known."""
     UNPROTECTED = "unprotected"
     """No copy on another host: the loss of one host loses the save."""
     PROTECTED = "protected"
@@ -149,8 +151,8 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         shape=str(epoch.shape) if epoch and epoch.shape else "",
         coordinator=view.lease.host if view.lease else "",
         committed=None if committed is None else str(committed),
-        protection=_protection(newest) if committed is not None else Protection.NONE,
-        replicas=int(newest.get("copies", "0")),
+        protection=_protection(newest, nodes) if committed is not None else Protection.NONE,
+        replicas=int(newest.get("copies", "0")) if _heard(nodes) else 0,
         restored=str(view.restore.save) if view.restore and view.restore.save else None,
         nodes=nodes,
         laggards=tuple(f"{node.host or f'rank {node.rank}'}: {node.state}" for node in nodes if node.state != "ok"),
@@ -159,7 +161,14 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     )
 
 
-def _protection(fields: Mapping[str, str]) -> Protection:
+def _heard(nodes: Sequence[NodeStatus]) -> bool:
+    """Tell whether any node reports; what Redis says of copies is history else."""
+    return any(node.state != "unknown" for node in nodes)
+
+
+def _protection(fields: Mapping[str, str], nodes: Sequence[NodeStatus]) -> Protection:
+    if not _heard(nodes):
+        return Protection.UNKNOWN
     return Protection.PROTECTED if fields.get("unprotected") == "no" else Protection.UNPROTECTED
 
 

@@ -73,6 +73,15 @@ def test_the_picture_of_a_running_job() -> None:
     )
 
 
+def test_a_job_of_which_no_node_reports_any_more_is_not_called_protected() -> None:
+    view = NodeView(
+        epoch=EPOCH, keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9)), keep=(Save(Epoch(2), Step(9)),))
+    )
+    hashes = {"steps": {"2.9": "1"}, "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"}}
+    status = job_status(JOB, view, hashes, 1000.0)
+    assert (status.committed, status.protection, status.replicas) == ("2.9", Protection.UNKNOWN, 0)
+
+
 def test_the_committed_step_is_the_second_part_of_the_save() -> None:
     assert JobStatus(job="j").committed_step is None
     assert JobStatus(job="j", committed="4.0").committed_step == 0
