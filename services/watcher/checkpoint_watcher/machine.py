@@ -29,7 +29,7 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from checkpoint_replicator.ids import Address, Host, Incarnation, Job
+from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault
 from checkpoint_replicator.session import SessionState
@@ -271,9 +271,21 @@ class WatcherMachine:
             node.blame(Fault(kind=UNCOPIED, reason=reason, save=tag.save, key=tag.key, address=tag.address))
 
     def _mutate(self, address: Address, reason: str) -> None:
-        """An own save was rewritten after it was hashed: it never commits, and goes when a keep list gives it up."""
-        for tag in self.node.owned.values():
-            if tag.address != address or (MUTATED, tag.save, tag.key) in self.node.faults:
+        """An own save was rewritten after it was hashed: it never commits, and goes when a keep list gives it up.
+
+        Anything older is a corrupt copy, own or not.
+        """
+        node = self.node
+        epoch = node.session.epoch if node.session is not None else Epoch(0)
+        fresh = [
+            tag
+            for tag, held in node.held.items()
+            if tag.address == address and held.own and not held.committed and tag.save.epoch == epoch
+        ]
+        if not fresh:
+            self.restorer.suspect(address, reason)
+        for tag in fresh:
+            if (MUTATED, tag.save, tag.key) in node.faults:
                 continue
             if self.node.blame(Fault(kind=MUTATED, reason=reason, save=tag.save, key=tag.key, address=address)):
                 self.node.announce("save_mutated", step=tag.save.step, rank=tag.key.rank, reason=reason)

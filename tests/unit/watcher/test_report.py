@@ -30,6 +30,19 @@ def test_orders_for_the_uploader_are_passed_on_and_answers_reported(shell: Watch
     assert shell.report.backup_root == "file:///b"
 
 
+def test_a_corrupt_copy_for_another_rank_is_quarantined_whatever_the_transfer_calls_it(shell: WatcherShell) -> None:
+    copied = tag(3, rank=1)
+    shell.disk.hold(copied, "3/1/0", own=False)
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    run_fresh(shell)
+    fault = Fault(kind="mutated", reason="1 leaf differs", save=copied.save, key=copied.key, address=copied.address)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, corrupt=(fault,))))
+    shell.wait(1)
+    assert [effect.address for effect in shell.all(do.Quarantine) if isinstance(effect, do.Quarantine)] == [
+        copied.address
+    ]
+
+
 def test_s45_a_save_rewritten_after_hashing_is_reported_as_mutated_once(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.disk.save(1)
