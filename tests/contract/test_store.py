@@ -192,6 +192,18 @@ def everything() -> tuple[Change, ...]:
     )
 
 
+# ---- Redis that went back
+
+
+async def test_a_write_onto_older_data_than_the_writer_saw_is_refused(store: ManifestStore) -> None:
+    lease = await lead(store)
+    assert await write(store, lease, stamp(1, 3), SetHash("epoch", {"number": "1"})) is None
+    changes = [SetHash("epoch", {"reason": "differs"})]
+    assert await store.apply(JOB, lease, stamp(1, 9), changes, stamp(1, 4)) == stamp(1, 3)
+    assert (await store.snapshot(JOB)).hashes["epoch"] == {"number": "1"}
+    assert await store.apply(JOB, lease, stamp(1, 9), changes, stamp(1, 3)) is None
+
+
 # ---- the life of the data set, jobs and hosts
 
 

@@ -53,6 +53,12 @@ class Coordinating(Process):
     def me(self) -> Party:
         return Party(host=self.host, service=Service.COORDINATOR, incarnation=self.incarnation)
 
+    @property
+    def remembered(self) -> frozenset[Host]:
+        """Hosts that it may know of: those that it heard, and those that Redis names."""
+        heard = self.machine.desk.hearing.voices if self.machine is not None else {}
+        return frozenset(heard) | frozenset(self.world.redis.model.hosts())
+
     def boot(self) -> None:
         self.machine = None
         self.witnessed.clear()
@@ -141,10 +147,10 @@ class Coordinating(Process):
                     return lambda: self._engine.take(answer)
 
                 self._ask("hosts", hosts)
-            case Write(lease, stamp, changes):
+            case Write(lease, stamp, changes, after):
 
                 def write() -> Callable[[], None]:
-                    seen = model.apply(job, lease, stamp, changes)
+                    seen = model.apply(job, lease, stamp, changes, after)
                     if seen is None:
                         world.laws.written(self, changes)
                     else:

@@ -113,7 +113,7 @@ class Laws:
             self._step(key)
         if view.restore is not None and view.restore.stamp not in self.decisions:
             self.decisions[view.restore.stamp] = view.restore
-            self._decided(view.restore)
+            self._decided(process, view.restore)
         if view.keep is not None and view.keep.stamp not in self.keeps:
             self.keeps[view.keep.stamp] = view.keep
             self._kept(process, view.keep)
@@ -133,8 +133,8 @@ class Laws:
         training = self.world.training
         wanted = {ShardKey(Rank(r), Worker(w)) for r in range(training.nodes) for w in range(training.workers)}
         if set(shards) != wanted and self.world.hits["redis went back"]:
-            # Until the next renewal tells, differences are written onto what came back: the record is partial, and
-            # what was committed is known from the trainers.
+            # Facts for people are written without a new stamp, so a Redis that came back under the same one gets the
+            # difference alone: the record is partial, and what was committed is known from the trainers.
             shards = {key: self.truth[save, key] for key in wanted if (save, key) in self.truth}
         if set(shards) != wanted:
             raise LawBrokenError(4, f"save {save} was committed with {len(shards)} of {len(wanted)} shards")
@@ -197,12 +197,13 @@ class Laws:
 
     # ---- decisions
 
-    def _decided(self, record: RestoreRecord) -> None:
+    def _decided(self, process: "Coordinating", record: RestoreRecord) -> None:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
         if record.outcome is Outcome.NONE:
+            witnesses = {node.host for node in world.training.homes.values()} | process.remembered
             for host in world.hosts.values():
-                if any(fence.committed is not None for fence in host.disk.fences.values()):
+                if host.host in witnesses and any(fence.committed is not None for fence in host.disk.fences.values()):
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
             if self.backed_up:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")

@@ -101,8 +101,8 @@ class Coordinator:
                     self._queue.append(SnapshotRead(token, store.snapshot(JOB), store.time()))
                 case ReadHosts():
                     self._queue.append(HostsRead(store.hosts()))
-                case Write(lease, stamp, changes):
-                    self._queue.append(Written(stamp, store.apply(JOB, lease, stamp, changes)))
+                case Write(lease, stamp, changes, after):
+                    self._queue.append(Written(stamp, store.apply(JOB, lease, stamp, changes, after)))
                 case Publish():
                     self.bench.woken = True
                 case Note():

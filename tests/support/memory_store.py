@@ -150,10 +150,12 @@ class StoreModel:
         if self._owned(job, lease):
             self._drop(job_key(job, "lease"))
 
-    def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
+    def apply(
+        self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change], after: Stamp = ZERO
+    ) -> Stamp | None:
         self._reach()
         seen = self._fence(job) or ZERO
-        if not self._owned(job, lease) or seen > stamp:
+        if not self._owned(job, lease) or not after <= seen <= stamp:
             return seen
         self._raise(job, stamp)
         for change in changes:
@@ -326,8 +328,10 @@ class MemoryManifestStore:
     async def release(self, job: Job, lease: Lease) -> None:
         self.model.release(job, lease)
 
-    async def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
-        return self.model.apply(job, lease, stamp, changes)
+    async def apply(
+        self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change], after: Stamp = ZERO
+    ) -> Stamp | None:
+        return self.model.apply(job, lease, stamp, changes, after)
 
     async def snapshot(self, job: Job) -> Snapshot:
         return self.model.snapshot(job)

@@ -59,7 +59,7 @@ class Ledger:
         if not listed and not events and stamp <= self.written:
             return None
         entries = [AddEvent({"stamp": str(stamp), **event}) for event in events]
-        write = Write(lease, stamp, (*entries, *listed))
+        write = Write(lease, stamp, (*entries, *listed), self.written)
         self._flight = (write, merged(self.known, listed))
         return write
 

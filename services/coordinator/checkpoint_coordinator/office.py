@@ -180,4 +180,5 @@ class Office:
         return HostsRead(await self._store.hosts())
 
     async def _write(self, effect: Write) -> Event:
-        return Written(effect.stamp, await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes))
+        seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)
+        return Written(effect.stamp, seen)

@@ -44,9 +44,9 @@ def other_silence(desk: Desk, now: float) -> Iterator[str]:
     """Name hosts without a rank that may hold data of the job and are not lost yet."""
     ranked = {member.host for member in desk.members}
     patience = now - desk.since < desk.times.lost
-    for host, record in sorted(desk.registered.items()):
-        if host in ranked or desk.job not in record.jobs:
-            continue
+    heard = {host for host, voice in desk.hearing.voices.items() if not voice.fresh}
+    listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
+    for host in sorted((heard | listed) - ranked):  # Redis may have forgotten a host that was heard before
         voice = desk.hearing.voices.get(host)
         if (voice is None or not voice.fresh) and patience:
             yield f"host {host} without a rank (no report)"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, NodeReport, Party
@@ -133,11 +133,15 @@ class ReadHosts(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Write all changes under lease and stamp; answer Written or StoreFailed(write)."""
+    """Write all changes under lease and stamp; answer Written or StoreFailed(write).
+
+    `after` is the last stamp seen in Redis: differences fit only what was there then.
+    """
 
     lease: Lease
     stamp: Stamp
     changes: tuple[Change, ...]
+    after: Stamp = ZERO
 
 
 class Publish(msgspec.Struct, frozen=True):

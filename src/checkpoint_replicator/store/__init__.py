@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import HostRecord, Lease, NodeView
 
@@ -114,11 +114,14 @@ class ManifestStore(Protocol):
         """Give the lease back if this incarnation and token hold it."""
         ...
 
-    async def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
+    async def apply(
+        self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change], after: Stamp = ZERO
+    ) -> Stamp | None:
         """Write all changes at once under this stamp and raise the fence to it.
 
         Refused, changing nothing, unless the lease in Redis names this incarnation and token and the fence is not
-        above the stamp. Returns None when written, else the stamp seen.
+        above the stamp nor below `after`, the last stamp that the caller saw there: a Redis that came back with older
+        data holds something else than what the changes were made for. Returns None when written, else the stamp seen.
 
         What is too big for one script is written by several, in the order of the changes and each under the same two
         conditions; so the change that makes the others valid goes last.

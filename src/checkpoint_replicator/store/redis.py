@@ -188,19 +188,23 @@ class RedisManifestStore:
         """Give the lease back if this incarnation and token hold it."""
         await self._send(self._eval("release", [job_key(job, "lease")], [lease.incarnation, str(lease.token)]))
 
-    async def apply(self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change]) -> Stamp | None:
+    async def apply(
+        self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change], after: Stamp = ZERO
+    ) -> Stamp | None:
         """Write all changes under this stamp and raise the fence to it; None when written, else the stamp seen."""
         async with self._turns[job]:  # numbered in the order in which they are sent
             for pieces in calls(changes):
                 self._counts[job] += 1
-                written, *fence = await self._apply(job, lease, stamp, pieces, self._counts[job])
+                written, *fence = await self._apply(job, lease, (stamp, after), pieces, self._counts[job])
                 if not written:
                     return _stamp(fence)
         return None
 
-    async def _apply(self, job: Job, lease: Lease, stamp: Stamp, pieces: Sequence[Piece], count: int) -> list[Any]:
+    async def _apply(
+        self, job: Job, lease: Lease, stamps: tuple[Stamp, Stamp], pieces: Sequence[Piece], count: int
+    ) -> list[Any]:
         keys = [job_key(job, name) for name in ("lease", "fence", "keys", *(piece.name for piece in pieces))]
-        numbers = (lease.token, stamp.token, stamp.epoch, stamp.number)
+        numbers = (lease.token, *(part for one in stamps for part in (one.token, one.epoch, one.number)))
         head = [lease.incarnation, *map(str, numbers), self._caller, str(count), str(EVENTS_LIMIT)]
         elements = chain.from_iterable(piece.arguments for piece in pieces)
         [answer] = await self._send(self._eval("apply", keys, chain(head, elements)))

@@ -508,6 +508,19 @@ def test_s102_a_session_that_joined_stays_a_member_when_redis_goes_back_to_befor
     assert {member.session for member in members.members} == {node.session.id for node in nodes if node.session}
 
 
+def test_s102_differences_are_never_written_onto_what_came_back() -> None:
+    bench, nodes = running(2)
+    before = copy.deepcopy({name: value for name, value in vars(bench.store).items() if isinstance(value, dict)})
+    commit(bench, nodes, 1)
+    vars(bench.store).update(copy.deepcopy(before))
+    for node in nodes:
+        node.save(2)
+    assert bench.run(10, lambda: "1.2" in bench.committed())
+    record = bench.store.snapshot(JOB).hashes["step:1.2"]
+    assert {"n0/w0", "n1/w0", "shape", "state"} <= record.keys()
+    assert bench.coordinators[0].said("write_refused")
+
+
 def test_s102_a_flush_during_a_restore_ends_in_the_same_step() -> None:
     bench, nodes = running(2)
     save = commit(bench, nodes, 1)

@@ -71,6 +71,14 @@ def test_a_host_without_a_rank_is_waited_for_until_it_is_lost() -> None:
     assert list(other_silence(made, 101)) == []
 
 
+def test_a_host_that_redis_forgot_is_waited_for_by_who_heard_it() -> None:
+    made = desk()
+    hear(made, "b", at=99)
+    made.hearing.stale()
+    assert list(other_silence(made, 101)) == ["host b without a rank (no report)"]
+    assert list(other_silence(made, 121)) == []
+
+
 def test_a_host_of_another_job_is_no_witness() -> None:
     made = desk()
     made.registered = {Host("b"): HostRecord(host=Host("b"), incarnation=Incarnation("i"), jobs=("other",))}

@@ -5,9 +5,10 @@
 -- KEYS[4...]  ckpt:{<job>}:<name>  one for each change, in order
 -- ARGV[1, 2]  incarnation, token of the lease
 -- ARGV[3..5]  token, epoch, number of the stamp
--- ARGV[6, 7]  who calls (random), its how manyth call: a repeated or overtaken one is answered and not done again
--- ARGV[8]     about how many events stay
--- ARGV[9...]  for each change: verb, name, count, then count elements
+-- ARGV[6..8]  the last stamp that the caller saw in the fence: below it Redis came back with older data
+-- ARGV[9, 10] who calls (random), its how manyth call: a repeated or overtaken one is answered and not done again
+-- ARGV[11]    about how many events stay
+-- ARGV[12...] for each change: verb, name, count, then count elements
 --               hash    field, text, ...     add to the hash
 --               hash!   field, text, ...     the hash is these fields
 --               zset    score, member, ...   add to the sorted set
@@ -20,6 +21,16 @@
 
 local seen = fence(KEYS[2])
 local stamp = {tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])}
+local after = {tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])}
+
+local function above(one, other)
+  for part = 1, 3 do
+    if one[part] ~= other[part] then
+      return one[part] > other[part]
+    end
+  end
+  return false
+end
 
 local function refused()
   local answer = texts(seen)
@@ -31,28 +42,24 @@ if not owned(KEYS[1], ARGV[1], ARGV[2]) then
 end
 
 local caller, count = string.match(run('HGET', KEYS[2], 'call') or '', '^(%w+):(%d+)$')
-if caller == ARGV[6] and tonumber(ARGV[7]) <= tonumber(count) then
+if caller == ARGV[9] and tonumber(ARGV[10]) <= tonumber(count) then
   return {1, ARGV[3], ARGV[4], ARGV[5]}
 end
 
-for part = 1, 3 do
-  if seen[part] > stamp[part] then
-    return refused()
-  elseif seen[part] < stamp[part] then
-    break
-  end
+if above(seen, stamp) or above(after, seen) then
+  return refused()
 end
 
 run('HSET', KEYS[2], 'token', ARGV[3], 'epoch', ARGV[4], 'number', ARGV[5])
 
-local at = 9
+local at = 12
 for change = 4, #KEYS do
   local key = KEYS[change]
   local verb, name, elements = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local first, last = at + 3, at + 2 + elements
   at = last + 1
   if verb == 'event' then
-    run('XADD', key, 'MAXLEN', '~', ARGV[8], '*', unpack(ARGV, first, last))
+    run('XADD', key, 'MAXLEN', '~', ARGV[11], '*', unpack(ARGV, first, last))
   else
     if verb == 'drop' or string.sub(verb, -1) == '!' then
       redis.call('UNLINK', key)
@@ -66,5 +73,5 @@ for change = 4, #KEYS do
   end
 end
 
-run('HSET', KEYS[2], 'call', ARGV[6] .. ':' .. ARGV[7])
+run('HSET', KEYS[2], 'call', ARGV[9] .. ':' .. ARGV[10])
 return {1, ARGV[3], ARGV[4], ARGV[5]}
