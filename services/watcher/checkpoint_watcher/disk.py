@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.errors import (
     BusyError,
     CorruptError,
@@ -101,8 +102,9 @@ class Disk:
 
         Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
         """
-        self.ramdisk.recover()
-        self.ramdisk.sweep()
+        with failpoint.doing("Start"):
+            self.ramdisk.recover()
+            self.ramdisk.sweep()
         session, no_session = self._session.salvage()
         fences, no_fences = self.ramdisk.fences.salvage()
         held = self._held()
@@ -128,6 +130,10 @@ class Disk:
         Raises:
             TransientError: for now it cannot be done, mostly for want of room; nothing was changed.
         """
+        with failpoint.doing(effect):
+            return self._perform(effect)
+
+    def _perform(self, effect: Effect) -> Event | None:
         match effect:
             case ClaimSave():
                 return self._claim(effect)
@@ -177,7 +183,8 @@ class Disk:
 
     def sweep(self) -> None:
         """Free the room of what was removed; may take long."""
-        self.ramdisk.sweep()
+        with failpoint.doing("Sweep"):
+            self.ramdisk.sweep()
 
     # ---- beside the others
 
@@ -268,6 +275,7 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
+        failpoint.change()
         self._note(claim).unlink(missing_ok=True)
         return ShardNamed(claim, tag)
 
@@ -275,6 +283,7 @@ class Disk:
         self._trees.pop(claim.name, None)
         with suppress(FileNotFoundError):
             self.ramdisk.discard(self._place(claim))
+        failpoint.change()
         self._note(claim).unlink(missing_ok=True)
 
     # ---- shards
@@ -321,6 +330,7 @@ class Disk:
         try:
             facts = path.lstat()
             if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                failpoint.change()
                 path.unlink()
         except FileNotFoundError:
             pass

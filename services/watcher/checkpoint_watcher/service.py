@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError, TransientError, UnreachableError
@@ -239,7 +240,8 @@ class Watcher:
         await self._in(self.sweeping, self.disk.sweep)
 
     async def _aside(self, call: Callable[[E], Event | None], effect: E) -> None:
-        answer = await self._in(self.large, call, effect)
+        with failpoint.doing(effect):
+            answer = await self._in(self.large, call, effect)
         if answer is not None:
             await self.inbox.put(answer)
 
@@ -273,10 +275,11 @@ class Watcher:
 
     async def _read(self, effect: ReadView) -> None:
         event: Event
-        try:
-            event = ViewRead(effect.job, await self.store.view(effect.job, self.config.host, effect.rank))
-        except (UnreachableError, ProtocolError) as error:
-            event = ViewFailed(effect.job, str(error))
+        with failpoint.doing(effect):
+            try:
+                event = ViewRead(effect.job, await self.store.view(effect.job, self.config.host, effect.rank))
+            except (UnreachableError, ProtocolError) as error:
+                event = ViewFailed(effect.job, str(error))
         await self.inbox.put(event)
 
     async def _register(self) -> None:
@@ -285,19 +288,20 @@ class Watcher:
             if wish is None:  # a later wish was served already
                 return
             reason, store = "", StoreId("")
-            try:
-                store = await self.store.store_id()
-                for job in wish.jobs:
-                    await self.store.add_job(job)
-                host = HostRecord(
-                    host=Host(self.config.host),
-                    incarnation=self.runtime.incarnation,
-                    transfer=wish.transfer,
-                    jobs=tuple(wish.jobs),
-                )
-                await self.store.register(host)
-            except UnreachableError as error:
-                reason = str(error)
+            with failpoint.doing(wish):
+                try:
+                    store = await self.store.store_id()
+                    for job in wish.jobs:
+                        await self.store.add_job(job)
+                    host = HostRecord(
+                        host=Host(self.config.host),
+                        incarnation=self.runtime.incarnation,
+                        transfer=wish.transfer,
+                        jobs=tuple(wish.jobs),
+                    )
+                    await self.store.register(host)
+                except UnreachableError as error:
+                    reason = str(error)
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))
 

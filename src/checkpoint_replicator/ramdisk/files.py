@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.errors import NoRoomError
 
 __all__ = ["Files", "no_room"]
@@ -30,6 +31,7 @@ class Files:
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file that nobody looks at yet; after an error it is gone."""
+        failpoint.change()
         with no_room(path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
             try:
@@ -46,6 +48,7 @@ class Files:
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or directory its new name at once."""
+        failpoint.change()
         with no_room(target):
             try:
                 source.rename(target)
@@ -55,28 +58,33 @@ class Files:
 
     def unlink(self, path: Path) -> None:
         """Remove a name that may be gone already."""
+        failpoint.change()
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
         """Make a directory and its parents unless they stand."""
         with no_room(path):
             if not path.is_dir():
+                failpoint.change()
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir(exist_ok=True)
                 path.chmod(_FOLDER_MODE)
 
     def link(self, target: Path, name: Path) -> None:
         """Give a file a second name."""
+        failpoint.change()
         with no_room(name):
             os.link(target, name, follow_symlinks=False)
 
     def point(self, name: Path, target: str) -> None:
         """Make a symbolic link."""
+        failpoint.change()
         with no_room(name):
             name.symlink_to(target)
 
     def remove(self, path: Path) -> bool:
         """Remove a file or a whole directory, without following links; False when something stayed."""
+        failpoint.change()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
             if path.exists():  # a trainer may leave directories that nobody may write to
