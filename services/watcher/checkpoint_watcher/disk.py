@@ -121,6 +121,7 @@ class Disk:
             },
             held=held,
             claims=self._claims(session),
+            wished=self._wished(held),
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
         )
 
@@ -202,8 +203,7 @@ class Disk:
         except BusyError:
             return None
         self._trees[claim.name] = tree
-        wanted = any(file.path == BACKUP_WISH for file in tree.files)
-        return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), wanted)
+        return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), _wishes(tree))
 
     def verify(self, effect: VerifyShard) -> Event | None:
         """Compare a named shard with its tree; None: stopped."""
@@ -295,6 +295,15 @@ class Disk:
             if self.ramdisk.standing(sidecar)
         )
 
+    def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
+        """Say again of which saves an earlier life was asked for a backup: it may have died before it was made."""
+        found = set()
+        for one in held:
+            with suppress(FileNotFoundError, ProtocolError):
+                if one.own and one.tag.address.startswith("D") and _wishes(self.ramdisk.tree(one.tag.address)):
+                    found.add(one.tag.save)
+        return tuple(sorted(found))
+
     def _drop(self, effect: DropSaves) -> Event:
         dropped, busy = [], []
         for tag in effect.tags:
@@ -362,6 +371,10 @@ class Disk:
             elif not any(f"{session}/{marker.address}" in target for target in taken):
                 linked &= self.ramdisk.publish(session, name, marker.address)
         return linked
+
+
+def _wishes(tree: Tree) -> bool:
+    return any(file.path == BACKUP_WISH for file in tree.files)
 
 
 def _prerestore(step: int | None, backup: str | None) -> str:

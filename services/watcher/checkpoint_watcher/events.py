@@ -7,7 +7,7 @@ from checkpoint_replicator.ids import Address, Incarnation, Job, SessionId, Stor
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, Held, TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView
-from checkpoint_replicator.save import Tag
+from checkpoint_replicator.save import Save, Tag
 from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
@@ -41,12 +41,18 @@ __all__ = [
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The process holds `watcher.lock`, and this is what an earlier life left; `unreadable` says what of it is lost."""
+    """The process holds `watcher.lock`, and this is what an earlier life left.
+
+    Attributes:
+        wished: saves that stand here and of which the trainer asked for a backup.
+        unreadable: what of it is lost.
+    """
 
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
     claims: tuple[Claim, ...] = ()
+    wished: tuple[Save, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 

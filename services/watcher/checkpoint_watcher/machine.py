@@ -142,7 +142,7 @@ class WatcherMachine:
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
-        self.saves.resume(event.claims)
+        self.saves.resume(event.claims, event.wished)
         self._know_jobs(now)
         self._register()
 

@@ -31,6 +31,7 @@ SMALL_FILES: Final = 8
 LEAST_ENTRIES: Final = 16
 """Entries that a save is taken to have until a larger one was hashed in this life of the process."""
 MAX_WANTED: Final = 16
+"""Wishes for a backup that are told; the coordinator knows which of them, or of later saves, were granted."""
 FILES: Final = frozenset({"pytorch"})
 """Frameworks that save files; the others save directories."""
 
@@ -90,8 +91,9 @@ class Saves:
         """Inodes to keep free for it."""
         return int(RESERVE * self._entries) + SMALL_FILES if self.reserve else 0
 
-    def resume(self, claims: tuple[Claim, ...]) -> None:
-        """Take up what an earlier life claimed."""
+    def resume(self, claims: tuple[Claim, ...], wished: tuple[Save, ...]) -> None:
+        """Take up what an earlier life claimed, and of what its trainer wished a backup."""
+        self.wanted = list(wished)[-MAX_WANTED:]
         for claim in claims:
             self._enqueue(claim)
         self._pump()
@@ -208,7 +210,6 @@ class Saves:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
             if marked:
                 self.node.emit(MarkCommitted(marked[0].tag.job, keep.upto))
-            self.wanted = [save for save in self.wanted if save > keep.upto]
         tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)

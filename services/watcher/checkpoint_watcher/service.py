@@ -37,11 +37,14 @@ from checkpoint_watcher.effects import (
     Effect,
     Follow,
     HashClaim,
+    NameShard,
+    Quarantine,
     ReadView,
     Register,
     SendReport,
     SendTransfer,
     SendUploader,
+    TakeInventory,
     VerifyShard,
 )
 from checkpoint_watcher.events import (
@@ -71,6 +74,8 @@ HASHERS: Final = 3
 """Two saves and one restore at once; the machine asks for no more."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
+DISCARDING: Final = (CleanUp, DropClaim, DropSaves, NameShard, Quarantine, TakeInventory)
+"""Effects after which the trash is emptied; before an inventory the transfer may have put something there."""
 SCAN_GAP: Final = 0.01
 """Shortest time between two scans; a long scan makes it longer."""
 
@@ -233,7 +238,7 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropClaim | CleanUp):
+            if isinstance(effect, DISCARDING):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:

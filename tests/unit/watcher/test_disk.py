@@ -135,6 +135,8 @@ def test_a_trainers_wish_for_a_backup_is_seen(disk: Disk) -> None:
     answer = disk.hash(do.HashClaim(CLAIM))
     assert isinstance(answer, did.ClaimHashed)
     assert answer.wanted
+    disk.perform(do.NameShard(CLAIM, Tag(JOB, CLAIM.save, SHAPE, CLAIM.key, answer.address, answer.size)))
+    assert disk.start().wished == (CLAIM.save,)
 
 
 def test_a_stopped_hash_has_no_answer(disk: Disk) -> None:

@@ -2,17 +2,17 @@
 
 import pytest
 
-from checkpoint_replicator.ids import Job, Rank, Worker
+from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.messages import (
     Held,
     Room,
 )
 from checkpoint_replicator.records import BackupOrder, Outcome
-from checkpoint_replicator.save import ShardKey, Tag
+from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
-from support.watcher_shell import ModelRamdisk, WatcherShell
+from support.watcher_shell import WISH, ModelRamdisk, WatcherShell
 from support.watcher_story import (
     JOB,
     PEER,
@@ -218,6 +218,19 @@ def test_a_keep_list_drops_what_it_lets_go_and_marks_the_commit(shell: WatcherSh
     shell.wait(0.2)
     assert [(held.tag.save.step, held.committed) for held in shell.report.held] == [(1, False), (3, True), (4, False)]
     assert shell.report.newest_committed == save(3)
+
+
+def test_a_wish_for_a_backup_is_told_beyond_the_commit_and_by_the_next_life(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(3, WISH)
+    shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(3, 3)))
+    shell.wait(1)
+    assert shell.report.backup_requested == (Save(Epoch(1), Step(3)),)
+    later = WatcherShell(shell.disk, incarnation="w2").start()
+    later.scan()
+    later.wait(1)
+    assert later.report.backup_requested == (Save(Epoch(1), Step(3)),)
 
 
 def test_law_7_fence_json_is_written_before_a_keep_list_is_obeyed(shell: WatcherShell) -> None:
