@@ -64,6 +64,7 @@ class Scene:
     Attributes:
         step: the last that was saved.
         life: how manyth start of the job this is.
+        spoiled: something failed; nobody knows in which state all is.
     """
 
     def __init__(self, cluster: Cluster, supervisor: Supervisor, redis: str, hooks: Path) -> None:
@@ -74,7 +75,19 @@ class Scene:
         self.ledger = Ledger()
         self.step = 0
         self.life = 0
+        self.spoiled = False
         self._hooks = hooks
+        (hooks / "census").touch()
+
+    async def begin(self) -> None:
+        """Start the job for the first time and have one save committed."""
+        assert await self.restore() is None
+        self.save()
+        await self.committed()
+
+    def census(self) -> set[str]:
+        """Every place that was passed."""
+        return set((self._hooks / "census").read_text().splitlines())
 
     # ---- what trainers do
 
@@ -132,10 +145,14 @@ class Scene:
 
     async def terminate(self, name: str) -> None:
         """SIGTERM; it ends in its own time."""
-        pid = self.supervisor.state(name).pid
-        assert pid is not None
-        os.kill(pid, signal.SIGTERM)
+        self.signal(name, signal.SIGTERM)
         await self.until(f"{name} to end", lambda: self.supervisor.state(name).condition is Condition.GIVEN_UP or None)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a program, if it lives."""
+        pid = self.supervisor.state(name).pid
+        if pid is not None:
+            _signal(pid, number)
 
     async def lose(self, node: int) -> None:
         """The machine of a node is lost with its ramdisk, and an empty one comes in its place."""

@@ -1,5 +1,6 @@
 """What is done to a cluster so that it comes to a point: each from rest to rest, and it must succeed whoever dies."""
 
+import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
@@ -138,13 +139,16 @@ async def rebooting(scene: Scene) -> None:
 
 
 async def leaving_an_order(scene: Scene) -> None:
-    """An order without a manifest lies in the backup store, of an uploader that nobody remembers: it is closed."""
+    """An order without a manifest lies in the backup store, which nobody remembers: it is closed and swept."""
     backups = sorted((scene.backups / "job").iterdir())
     left = backups[0].with_name("2001-01-01_00-00")
-    left.mkdir()
-    (left / "ORDER.json").write_bytes((backups[0] / "ORDER.json").read_bytes())
+    shutil.rmtree(left, ignore_errors=True)
+    shutil.copytree(backups[-1], left, ignore=shutil.ignore_patterns("MANIFEST.json"))
     await backing_up(scene)  # its listing shows the leftover
-    await scene.until("the order to be closed", lambda: (left / "MANIFEST.json").exists() or None)
+    await scene.until(
+        "the order to be closed and swept",
+        lambda: {path.name for path in left.iterdir()} == {"ORDER.json", "MANIFEST.json"} or None,
+    )
 
 
 def dying(point: str) -> Act:
@@ -167,13 +171,14 @@ async def reviving(scene: Scene) -> None:
 
 STAGES: Final[Mapping[str, Stage]] = {
     "saving": Stage(saving),
+    "saving anew": Stage(saving, restarting),
     "backing up": Stage(backing_up),
     "restarting": Stage(restarting),
     "replacing a node": Stage(replacing),
     "losing all nodes": Stage(losing_all, backing_up),
     "corrupting": Stage(corrupting),
     "rotting": Stage(rotting, backing_up),
-    "saving again": Stage(saving_again),
+    "saving again": Stage(saving_again, saving),
     "misspelling": Stage(misspelling),
     "handing over": Stage(handing_over),
     "rebooting": Stage(rebooting),

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from checkpoint_coordinator.border import check
 from checkpoint_coordinator.desk import Desk, Options
-from checkpoint_coordinator.facts import facts
+from checkpoint_coordinator.facts import facts, inherited
 from checkpoint_coordinator.index import Hashes, hashes, recall
 from checkpoint_coordinator.inventory import take_stock
 from checkpoint_coordinator.ledger import Ledger
@@ -102,6 +102,9 @@ class CoordinatorMachine:
         self._unwritten = False
         self._looped = Epoch(0)
         self._facts: Hashes = {}
+        self._inherited: Hashes = {}
+        """What an earlier coordinator wrote of nodes; it stands until they report, or another epoch opens."""
+        self._inherited_in = Epoch(0)
         self._facts_at = float("-inf")
         self._beacon_at = float("-inf")
         self._fault = ""
@@ -258,6 +261,7 @@ class CoordinatorMachine:
             self._raising = desk.stamp
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
         self._ledger.reset(snapshot.hashes, fence)
+        self._inherited, self._inherited_in = inherited(snapshot.hashes), epoch
         self._rendezvous.recalled(now)
         self._ready = True
         self._due = True
@@ -369,7 +373,9 @@ class CoordinatorMachine:
             return []
         if now - self._facts_at >= FACTS_PERIOD:
             self._facts_at = now
-            self._facts = facts(desk, now)
+            if desk.state.epoch is not None and desk.state.epoch.number != self._inherited_in:
+                self._inherited = {}
+            self._facts = {**self._inherited, **facts(desk, now)}
         write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
         return [write] if write is not None else []
 

@@ -61,6 +61,7 @@ async def run(config: TransferConfig, runtime: Runtime) -> None:
     """Run the transfer of a node until it is asked to stop."""
     ramdisk = await asyncio.to_thread(Ramdisk, config.ramdisk, config.ramdisk_size)
     with await _hold(ramdisk, config, runtime):
+        await asyncio.to_thread(ramdisk.clear_partials)
         buffers = Buffers(CHUNK_BYTES, config.serve_window // CHUNK_BYTES)
         service = TransferService(config, runtime, Disk(ramdisk, buffers))
         await service.open()

@@ -104,6 +104,7 @@ class Disk:
         """
         with failpoint.doing("Start"):
             self.ramdisk.recover()
+            self._clear_notes()
             self.ramdisk.sweep()
         session, no_session = self._session.salvage()
         fences, no_fences = self.ramdisk.fences.salvage()
@@ -261,6 +262,13 @@ class Disk:
             if claim is not None and self._place(claim) == place:
                 claims.append(claim)
         return tuple(claims)
+
+    def _clear_notes(self) -> None:
+        """Remove the notes of claims that were not made, or were named, when an earlier life died."""
+        for note in self.ramdisk.layout.claims.glob("*/*.json"):
+            if not os.path.lexists(note.with_suffix("")):
+                failpoint.change()
+                note.unlink(missing_ok=True)
 
     def _name(self, effect: NameShard) -> Event:
         claim, tag = effect.claim, effect.tag

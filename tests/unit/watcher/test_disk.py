@@ -105,6 +105,16 @@ def test_law_3_a_claim_is_found_again_with_its_shape_after_a_crash(disk: Disk) -
     assert isinstance(hashed, did.ClaimHashed)
 
 
+def test_a_note_without_its_claim_is_removed_at_the_start(disk: Disk) -> None:
+    claim(disk)
+    [note] = disk.ramdisk.layout.claims.glob("*/*.json")
+    stray = note.with_name("j-s9-n0-w0.json")
+    stray.write_bytes(note.read_bytes())
+    assert disk.start().claims == (CLAIM,)
+    assert note.exists()
+    assert not stray.exists()
+
+
 def test_a_claim_without_its_note_belongs_to_the_last_session(disk: Disk) -> None:
     claim(disk)
     for note in disk.ramdisk.layout.claims.rglob("*.json"):

@@ -1,0 +1,1 @@
+SEQUENCES: dict = {}
