@@ -95,7 +95,11 @@ def doing(effect: object) -> Iterator[None]:
     if _ARMED is None:
         yield
         return
-    effects = (effect,) if isinstance(effect, str) else names(effect)
+    if isinstance(effect, str):  # work that no machine gave
+        effects: tuple[str, ...] = (effect,)
+        _reach(effects, "before")
+    else:
+        effects = names(effect)
     token = _DOING.set(_Doing(effects))
     try:
         yield

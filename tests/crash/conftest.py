@@ -1,6 +1,6 @@
 """Which crashes and sequences run, and the one cluster that they share."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -43,11 +43,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def report() -> Iterator[Report]:
-    """Written at the end."""
-    report = Report(commit())
-    yield report
-    report.write(ROOT / "build")
+def report() -> Report:
+    """One for the run."""
+    return Report(commit(), ROOT / "build")
 
 
 class Theatre:

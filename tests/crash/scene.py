@@ -64,6 +64,7 @@ class Scene:
     Attributes:
         step: the last that was saved.
         life: how manyth start of the job this is.
+        saved: whether this life of the job saved anything.
         spoiled: something failed; nobody knows in which state all is.
     """
 
@@ -75,6 +76,7 @@ class Scene:
         self.ledger = Ledger()
         self.step = 0
         self.life = 0
+        self.saved = False
         self.spoiled = False
         self._hooks = hooks
         (hooks / "census").touch()
@@ -95,15 +97,20 @@ class Scene:
         """A node's ramdisk."""
         return self.cluster.ramdisk(node)
 
-    async def restore(self, ranks: Iterable[int] = RANKS) -> Line | None:
-        """Start trainers anew: announce, wait for the markers, compare every byte; returns which (life, step) it is."""
+    async def restore(self) -> Line | None:
+        """Start all trainers anew; returns which (life, step) they were handed."""
         self.life += 1
+        self.saved = False
+        restored = await self.hand_out(RANKS)
+        self.step = restored[1] if restored is not None else 0
+        return restored
+
+    async def hand_out(self, ranks: Iterable[int]) -> Line | None:
+        """Let trainers announce themselves, wait for their markers, and compare every byte."""
         found = await asyncio.gather(*(asyncio.to_thread(self._restore, rank) for rank in ranks))
         saves = {None if saved is None else (saved.life, saved.step) for saved in found}
         assert len(saves) == 1, f"law 2: ranks were handed different saves: {found}"
-        [restored] = saves
-        self.step = max(self.step, restored[1]) if restored is not None else self.step
-        return restored
+        return next(iter(saves))
 
     def _restore(self, rank: int) -> Saved | None:
         local = self.local(rank)
@@ -123,6 +130,7 @@ class Scene:
     def save(self, *, wish: bool = False, again: bool = False) -> int:
         """Let all trainers save the next step, or the last one once more with other bytes; does not wait."""
         self.step += not again
+        self.saved = True
         for rank in RANKS:
             saved = Saved(self.life, self.step, rank, draft=int(again))
             write_step(self.local(rank), self.step, self.ledger.enter(saved, wish=wish))
@@ -158,6 +166,7 @@ class Scene:
         """The machine of a node is lost with its ramdisk, and an empty one comes in its place."""
         names = node_services(node)
         await self.kill(names)
+        assert self.look() == []
         self.auditor.wiped(node)
         for path in self.local(node).iterdir():
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
@@ -265,20 +274,21 @@ class Scene:
             await asyncio.sleep(POLL)
         return answer
 
-    async def committed(self, step: int | None = None) -> None:
-        """Wait until the last step, or this one, is committed and all is at rest."""
-        wanted = self.step if step is None else step
-        await self.until(
-            f"step {wanted} to be committed",
-            lambda: True if (upto := self.index().upto) is not None and upto[1] >= wanted else None,
-        )
+    async def committed(self) -> None:
+        """Wait until the last step is committed and all is at rest."""
+        await self.until(f"step {self.step} to be committed", lambda: self.index().upto == self.last or None)
         await self.rest()
+
+    @property
+    def last(self) -> Line:
+        """The last save, in the epoch that Redis tells."""
+        return int(self.index().epoch.get("number", 0)), self.step
 
     async def backed_up(self) -> None:
         """Wait until the last step is in a verified backup."""
         await self.until(
             f"step {self.step} to be backed up",
-            lambda: True if self.index().last_backup.endswith(f".{self.step}") else None,
+            lambda: self.index().last_backup == "{}.{}".format(*self.last) or None,
         )
 
     async def rest(self) -> None:

@@ -7,7 +7,7 @@ from checkpoint_replicator.failpoint import numbered
 __all__ = ["CHANGES", "POINTS"]
 
 CHANGES: Final[dict[str, int | None]] = {
-    "Start": 3,
+    "Start": 5,
     "Sweep": 5,
     "ClaimSave": 3,
     "HashClaim": 1,
