@@ -145,7 +145,7 @@ class AppendErrors(msgspec.Struct, frozen=True):
 
 
 class PublishMarkers(msgspec.Struct, frozen=True):
-    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished."""
+    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished or MarkersFailed."""
 
     session: SessionId
     markers: tuple[Marker, ...]

@@ -45,6 +45,7 @@ from checkpoint_watcher.events import (
     FenceWritten,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     Registered,
@@ -132,10 +133,11 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
-        self.keeper.resume(event.session)
+        self.node.traced = event.lineage
+        self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
             self._authority(job, fence)
-        lineage = event.session.lineage if event.session is not None else None
+        lineage = self.node.lineage
         self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
         if self.node.job is not None:
             self.node.jobs.add(self.node.job)
@@ -178,8 +180,9 @@ class WatcherMachine:
             case FailedWritten(session):
                 self.keeper.told(session)
             case MarkersPublished(session, handout):
-                if self.keeper.published(session):
-                    self.reporter.handout = handout
+                self.keeper.published(session, handout=handout)
+            case MarkersFailed(session, reason):
+                self.keeper.unpublished(session, reason)
             case FenceWritten(job, record):
                 if self._authority(job).written(record):
                     self._obey(job, now)
@@ -214,7 +217,7 @@ class WatcherMachine:
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
-        lineage = record.lineage if record is not None else None
+        lineage = self.node.lineage
         coming = (
             self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
         )

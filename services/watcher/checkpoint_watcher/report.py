@@ -70,7 +70,6 @@ class Reporter:
     uploader_said: dict[Job, UploaderReport] = field(default_factory=dict)
     root: str | None = None
     complete: bool = False
-    handout: bool = True
     _stored: set[Address] = field(default_factory=set)
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
 
@@ -275,7 +274,7 @@ class Reporter:
             "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
             "unfinished": snapshot.unfinished if snapshot is not None else (),
             "foreign": snapshot.foreign if snapshot is not None else 0,
-            "handout": "linked" if self.handout else "none",
+            "handout": "linked" if record is None or record.handout else "none",
             "backup_root": node.backup_root or self.root,
             "reasons": reasons,
         }

@@ -54,7 +54,7 @@ class Saves:
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
-    _marked: Save | None = None
+    _marked: dict[Job, Save] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -201,14 +201,15 @@ class Saves:
     def obey(self, job: Job, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
         """Note what is committed and drop what the list lets go."""
         self._given_up[job] = frozenset(keep.drop)
-        if keep.upto is not None and keep.upto != self._marked:
-            self._marked = keep.upto
+        if keep.upto is not None and keep.upto != self._marked.get(job):
+            self._marked[job] = keep.upto
             marked = [one for one in held if one.tag.save == keep.upto and not one.committed]
             for one in marked:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
             if marked:
-                self.node.emit(MarkCommitted(marked[0].tag.job, keep.upto))
-            self.wanted = [save for save in self.wanted if save > keep.upto]
+                self.node.emit(MarkCommitted(job, keep.upto))
+            if job == self.node.job:
+                self.wanted = [save for save in self.wanted if save > keep.upto]
         tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)
