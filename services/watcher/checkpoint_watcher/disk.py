@@ -24,7 +24,7 @@ from checkpoint_replicator.messages import Held
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
 from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
-from checkpoint_replicator.save import Save
+from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.tree import Tree
 from checkpoint_watcher.effects import (
@@ -32,6 +32,7 @@ from checkpoint_watcher.effects import (
     ClaimSave,
     CleanUp,
     DropClaim,
+    DropForeign,
     DropSaves,
     Effect,
     HashClaim,
@@ -55,6 +56,7 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
     MarkersFailed,
@@ -127,6 +129,7 @@ class Disk:
             },
             held=self._held(),
             claims=self._claims(session.lineage if session is not None else lineage),
+            entries=self._entries(sidecars),
             lineage=lineage,
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
         )
@@ -150,8 +153,10 @@ class Disk:
                 return InventoryTaken(self._held())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
-            case DropSaves():
-                return self._drop(effect)
+            case DropSaves(tags):
+                return SavesDropped(*self._drop(tags))
+            case DropForeign(tags):
+                return ForeignDropped(*self._drop(tags))
             case Quarantine(address):
                 return self._quarantine(address)
             case CleanUp():
@@ -294,15 +299,23 @@ class Disk:
             if self.ramdisk.standing(sidecar)
         )
 
-    def _drop(self, effect: DropSaves) -> Event:
+    def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
+        """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
+        entries = {}
+        for address in {sidecar.tag.address for sidecar in sidecars if sidecar.own}:
+            with suppress(OSError):
+                entries[address] = self.ramdisk.layout.tree(address).read_bytes().count(b"\n") - 1
+        return entries
+
+    def _drop(self, tags: Iterable[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
         dropped, busy = [], []
-        for tag in effect.tags:
+        for tag in tags:
             try:
                 self.ramdisk.drop(tag)
                 dropped.append(tag)
             except BusyError:
                 busy.append(tag)
-        return SavesDropped(tuple(dropped), tuple(busy))
+        return tuple(dropped), tuple(busy)
 
     def _quarantine(self, address: Address) -> Event:
         try:

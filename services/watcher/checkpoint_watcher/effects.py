@@ -20,6 +20,7 @@ __all__ = [
     "ClaimSave",
     "CleanUp",
     "DropClaim",
+    "DropForeign",
     "DropSaves",
     "Effect",
     "Follow",
@@ -90,6 +91,12 @@ class MarkCommitted(msgspec.Struct, frozen=True):
 
 class DropSaves(msgspec.Struct, frozen=True):
     """Remove these shards, as a keep list says. Answer: SavesDropped."""
+
+    tags: tuple[Tag, ...]
+
+
+class DropForeign(msgspec.Struct, frozen=True):
+    """Remove these shards of other jobs, for room. Answer: ForeignDropped."""
 
     tags: tuple[Tag, ...]
 
@@ -220,6 +227,7 @@ Effect = (
     | TakeInventory
     | MarkCommitted
     | DropSaves
+    | DropForeign
     | VerifyShard
     | Quarantine
     | CleanUp

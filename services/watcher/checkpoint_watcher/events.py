@@ -18,6 +18,7 @@ __all__ = [
     "Event",
     "FailedWritten",
     "FenceWritten",
+    "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
     "MarkersFailed",
@@ -45,6 +46,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     """The process holds `watcher.lock`, and this is what an earlier life left.
 
     Attributes:
+        entries: by address how many files and directories the shards have that were saved here.
         lineage: where there is no session: whose saves stand here, as the sidecars tell it.
         unreadable: says what of it is lost.
     """
@@ -53,6 +55,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
     claims: tuple[Claim, ...] = ()
+    entries: dict[Address, int] = {}
     lineage: Lineage | None = None
     unreadable: tuple[str, ...] = ()
 
@@ -188,6 +191,13 @@ class SavesDropped(msgspec.Struct, frozen=True):
     busy: tuple[Tag, ...] = ()
 
 
+class ForeignDropped(msgspec.Struct, frozen=True):
+    """These shards of other jobs are gone; the busy ones have a reader."""
+
+    dropped: tuple[Tag, ...]
+    busy: tuple[Tag, ...] = ()
+
+
 class ViewRead(msgspec.Struct, frozen=True):
     """Redis answered."""
 
@@ -253,6 +263,7 @@ Event = (
     | MarkersPublished
     | MarkersFailed
     | SavesDropped
+    | ForeignDropped
     | ViewRead
     | ViewFailed
     | Registered

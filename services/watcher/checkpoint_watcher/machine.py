@@ -13,7 +13,7 @@ ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | Ha
 NameShard                                          ShardNamed | NamingFailed | SaveGone
 DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
-DropSaves                                          SavesDropped
+DropSaves, DropForeign                             SavesDropped, ForeignDropped
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
@@ -43,6 +43,7 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
     MarkersFailed,
@@ -144,6 +145,7 @@ class WatcherMachine:
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+        self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()
@@ -192,6 +194,10 @@ class WatcherMachine:
                 self.restorer.quarantined(event, now)
             case SavesDropped():
                 self.saves.dropped(event, now)
+            case ForeignDropped(dropped):
+                for tag in dropped:
+                    self.node.let_go(tag)
+                self.saves.room.made(now)
             case ViewRead(job, view):
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
@@ -223,6 +229,8 @@ class WatcherMachine:
         )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+        self.saves.room.judge()
+        self.saves.room.make(now)
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
@@ -247,6 +255,8 @@ class WatcherMachine:
         if event.report.landed != self._landed:
             self._landed = event.report.landed
             self.node.emit(TakeInventory())
+        self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
+        self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
         for fault in set(event.report.corrupt) - self._corrupt:
             if fault.address is not None and fault.kind == MUTATED:
