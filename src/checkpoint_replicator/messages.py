@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Rank, StoreId
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Number, Rank, StoreId, Token
 from checkpoint_replicator.records import BackupOrder, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
@@ -103,7 +103,7 @@ class Saving(Struct, frozen=True, kw_only=True):
 
     save: Save
     key: ShardKey
-    size: int = 0
+    size: Number = 0
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -140,9 +140,9 @@ class RestoreProgress(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     verified: tuple[ShardKey, ...] = ()
     failed: tuple[Fault, ...] = ()
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     published: bool = False
 
 
@@ -156,14 +156,14 @@ class Room(Struct, frozen=True, kw_only=True):
         comfortable: bytes for three.
     """
 
-    size: int
-    free: int
-    reserve: int = 0
-    inodes: int = 0
-    inodes_free: int = 0
-    generations: int = 0
-    needed: int = 0
-    comfortable: int = 0
+    size: Number
+    free: Number
+    reserve: Number = 0
+    inodes: Number = 0
+    inodes_free: Number = 0
+    generations: Number = 0
+    needed: Number = 0
+    comfortable: Number = 0
 
 
 class ServiceHealth(Struct, frozen=True, kw_only=True):
@@ -209,10 +209,10 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     done: bool = False
     reason: str = ""
     entries: tuple[BackupEntry, ...] = ()
-    size: int = 0
+    size: Number = 0
     crc32c: dict[str, str] = {}
     """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Number] = {}
     """Object name to bytes, of the same objects."""
 
 
@@ -242,7 +242,7 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
         backup_requested: steps of which a worker's directory held `_BACKUP_REQUESTED`.
     """
 
-    version: int
+    version: Number
     session: Session | None = None
     rank: Rank | None = None
     store: StoreId = StoreId("")
@@ -274,9 +274,9 @@ class Beacon(Tagged, frozen=True, kw_only=True):
     """
 
     stamp: Stamp
-    token: int
+    token: Token
     store: StoreId
-    taken: dict[str, int] = {}
+    taken: dict[str, Number] = {}
 
 
 # ---- watcher to transfer and back
@@ -314,11 +314,11 @@ class TransferOrders(Tagged, frozen=True, kw_only=True):
         trainer: a trainer saves here, so its next save goes before copies and old partials.
     """
 
-    version: int
+    version: Number
     offers: tuple[OfferOrder, ...] = ()
     fetches: tuple[FetchOrder, ...] = ()
-    reserve: int = 0
-    reserve_inodes: int = 0
+    reserve: Number = 0
+    reserve_inodes: Number = 0
     trainer: bool = False
 
 
@@ -339,7 +339,7 @@ class Copy(Struct, frozen=True, kw_only=True):
     host: Host
     state: CopyState
     reason: str = ""
-    sent: int = 0
+    sent: Number = 0
 
 
 class FetchState(StrEnum):
@@ -355,9 +355,9 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
     address: Address
     state: FetchState
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     reason: str = ""
 
 
@@ -373,12 +373,12 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
     """
 
     peer: Peer
-    version: int = 0
+    version: Number = 0
     copies: tuple[Copy, ...] = ()
     fetches: tuple[Fetch, ...] = ()
-    landed: int = 0
+    landed: Number = 0
     corrupt: tuple[Fault, ...] = ()
-    lacking: dict[str, int] = {}
+    lacking: dict[str, Number] = {}
 
 
 # ---- watcher to uploader and back
@@ -387,7 +387,7 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
 class UploaderOrders(Tagged, frozen=True, kw_only=True):
     """All that the watcher wants of the uploader now."""
 
-    version: int
+    version: Number
     orders: tuple[BackupOrder, ...] = ()
 
 
@@ -401,9 +401,9 @@ class UploaderReport(Tagged, frozen=True, kw_only=True):
     """
 
     root: str | None
-    version: int = 0
+    version: Number = 0
     results: tuple[BackupResult, ...] = ()
-    sent: dict[str, int] = {}
+    sent: dict[str, Number] = {}
 
 
 # ---- transfer to transfer (and transfer to the local uploader as a holder)
@@ -425,8 +425,8 @@ class Offer(Tagged, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
 
-    first: Annotated[int, msgspec.Meta(ge=0)]
-    count: Annotated[int, msgspec.Meta(ge=1)]
+    first: Number
+    count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
 
 
 class Want(Tagged, frozen=True, kw_only=True):
@@ -444,7 +444,7 @@ class Want(Tagged, frozen=True, kw_only=True):
     address: Address
     answer_to: Peer
     runs: tuple[Run, ...] = ()
-    credit: int = 0
+    credit: Number = 0
     tree: bool = False
     backup: str = ""
 
