@@ -216,6 +216,31 @@ def test_s26_three_failed_saves_in_a_row_are_an_alarm_and_stop_no_trainer() -> N
 # ---- what an earlier replicator did
 
 
+def test_fault_1_a_node_that_dies_amid_its_copies_holds_up_nobody_and_comes_back_with_all_the_others() -> None:
+    """There the others waited for ever without a word, and the one that was started again died of an answer."""
+    bench, nodes = running(4)
+    first = commit(bench, nodes, 1)
+    nodes[2].copies = False
+    for node in nodes:
+        node.save(2)
+    nodes[2].alive = False  # its ramdisk survives
+    bench.run(25)
+    assert bench.committed() == [str(first)]
+    assert "rank 2" in step(bench, "1.2")["reason"]
+    nodes[2].start()
+    nodes[2].copies = True
+    bench.run(3)
+    assert bench.committed() == [str(first), "1.2"]  # alone, without a new yaml anywhere
+    nodes[2].open(2, Shape(4, 1, 1, "pytorch"))
+    bench.run(5)
+    reason = bench.store.snapshot(JOB).hashes["epoch"]["reason"]
+    assert "ranks 0, 1, 3 still running in epoch 1" in reason
+    for rank in (0, 1, 3):
+        nodes[rank].open(rank, Shape(4, 1, 1, "pytorch"))
+    assert bench.run(10, bench.all_running)
+    assert {str(node.restored[-1][0]) for node in nodes} == {"1.2"}
+
+
 def test_fault_2_a_node_that_is_dead_before_its_save_blocks_nobody() -> None:
     bench, nodes = running(4)
     first = commit(bench, nodes, 1)
@@ -231,6 +256,20 @@ def test_fault_2_a_node_that_is_dead_before_its_save_blocks_nobody() -> None:
         nodes[rank].open(rank, Shape(4, 1, 1, "pytorch"))
     assert bench.run(60, bench.all_running)
     assert {node.restored[-1][0] for node in (*nodes[:2], nodes[3], fresh)} == {first}
+
+
+def test_fault_3_without_any_coordinator_nothing_is_lost_and_the_next_one_goes_on() -> None:
+    bench, nodes = running(3)
+    first = commit(bench, nodes, 1)
+    bench.coordinators[0].paused = True
+    for node in nodes:
+        node.save(2)
+    bench.run(300)
+    assert {str(tag.save) for node in nodes for tag in node.held} == {str(first), "1.2"}
+    assert [node.failed for node in nodes] == [None] * 3
+    bench.coordinator("c2")
+    assert bench.run(15, lambda: "1.2" in bench.committed())
+    assert [len(node.restored) for node in nodes] == [1, 1, 1]
 
 
 def test_fault_6_a_peer_out_of_space_costs_neither_the_older_save_nor_the_newer_one() -> None:
@@ -332,6 +371,27 @@ def test_fault_32_nodes_that_disagree_are_told_so_naming_both(
     assert all(word in str(nodes[0].failed) for word in words)
 
 
+@pytest.mark.parametrize("fault", ["file:///backup: no such directory", "file:///backup: is a file"])
+def test_fault_33_a_backup_root_that_is_none_is_named_and_stops_no_job_that_runs(fault: str) -> None:
+    bucket = Bucket()
+    bucket.fault = fault
+    bench = Bench(bucket=bucket)
+    bench.coordinator()
+    nodes = list(bench.cluster(2))
+    bench.run(40)
+    assert bench.restore.outcome is Outcome.UNKNOWN  # whether a backup exists is not known, so this is no first start
+    assert fault in bench.restore.reason
+    bucket.fault = None
+    assert bench.run(30, bench.all_running)
+    bucket.fault = fault
+    for number in (1, 2, 3):
+        commit(bench, nodes, number)
+    assert bucket.objects == {}
+    assert bench.coordinators[0].machine.active
+    bucket.fault = None
+    assert bench.run(60, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
+
+
 def _report(**fields: object) -> NodeReport:
     return NodeReport(version=1, **fields)  # type: ignore[arg-type]
 
@@ -361,7 +421,16 @@ SHAPE = Shape(2, 1, 1, "pytorch")
         _report(rank=Rank(77)),
         _report(newest_committed=Save(Epoch(1), Step(1 << 40))),
     ],
-    ids=["nothing", "other steps", "saving", "a fault", "rank beyond", "rank below", "rank alone", "a commit nobody knows"],
+    ids=[
+        "nothing",
+        "other steps",
+        "saving",
+        "a fault",
+        "rank beyond",
+        "rank below",
+        "rank alone",
+        "a commit nobody knows",
+    ],
 )
 def test_fault_39_a_bogus_report_of_a_stranger_stops_neither_the_coordinator_nor_a_node(report: NodeReport) -> None:
     bench, nodes = running(2)
