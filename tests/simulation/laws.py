@@ -126,6 +126,9 @@ class Laws:
         }
         shape = from_json(Shape, fields["shape"], key)
         wanted = set(shards_of(shape))
+        restored = fields.get("reason") == "restored"
+        if restored:  # a missing rank was given what its twin saved
+            wanted = {one for one in wanted if one in shards or not self._twins(one, shape) & set(shards)}
         if set(shards) != wanted and self.world.hits["redis went back"]:
             # Facts for people are written without a new stamp, so a Redis that came back under the same one gets the
             # difference alone: the record is partial, and what was committed is known from the trainers.
@@ -136,7 +139,7 @@ class Laws:
             if self.truth.get((save, shard)) != address:
                 raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
             hosts = self.named_on[save, shard, address]
-            least = 1 if fields.get("reason") == "restored" else 1 + self._required(shape)
+            least = 1 if restored else 1 + self._required(shape)
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
@@ -282,11 +285,15 @@ class Laws:
 
     def _right(self, save: Save, key: ShardKey, shape: Shape) -> set[Address]:
         """What a worker may get of a save: its own shard, or that of a twin of its column."""
-        saved = self.shapes.get(save, shape)
-        columns = max(1, saved.nodes // saved.d)
-        ranks = [Rank(rank) for rank in range(saved.nodes) if rank % columns == key.rank % columns]
-        found = {self.truth.get((save, ShardKey(rank, key.worker))) for rank in ranks}
+        twins = self._twins(key, self.shapes.get(save, shape))
+        found = {self.truth.get((save, twin)) for twin in twins}
         return {address for address in found if address is not None}
+
+    def _twins(self, key: ShardKey, shape: Shape) -> set[ShardKey]:
+        """Who of a shape saves what this worker saves, itself included."""
+        columns = max(1, shape.nodes // shape.d)
+        ranks = (Rank(rank) for rank in range(shape.nodes) if rank % columns == key.rank % columns)
+        return {ShardKey(rank, key.worker) for rank in ranks}
 
     # ---- what trainers see
 

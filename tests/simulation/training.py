@@ -157,7 +157,8 @@ class Training:
         self._last: dict[ShardKey, Content] = {}
         self._stepping = 0
         self._begun = False
-        self._shape_before: Shape | None = None
+        self._shapes: list[Shape] = []
+        """Of earlier starts."""
 
     @property
     def nodes(self) -> int:
@@ -211,9 +212,10 @@ class Training:
         self.restarts += 1
         self._stepping += 1
         world.log(self.job, f"restarted: {why}")
-        if self._shape_before is not None and f"the job is of {self.shape}" in why:
+        before = next((one for one in self._shapes if f"is of {one}, the job is of {self.shape}" in why), None)
+        if before is not None:
             world.hits["shape that does not fit told"] += 1
-            self.reshape(self._shape_before)
+            self.reshape(before)
         late = chance.random() < LATE
         spread = chance.choice((2.5, 2.5, 6.0, 15.0))
         for trainer in self.trainers.values():
@@ -236,7 +238,7 @@ class Training:
                 if not free:
                     return False
                 homes[rank] = free.pop(0)
-        self._shape_before = self.shape
+        self._shapes.append(self.shape)
         self.shape, self.homes = shape, homes
         self.world.log(self.job, f"is of {shape} now")
         return True
