@@ -370,7 +370,14 @@ class Safekeeping:
             for member in crew.members:
                 if member.host == host:
                     chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
-        return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
+        last = self._desk.archive.last
+        return Orders(
+            stamp=self._desk.stamp,
+            peers=chosen,
+            replicate=replicate,
+            backup=backup,
+            last_backup=last.name if last is not None else "",
+        )
 
     def _replicate(
         self, crew: Crew | None, peers: dict[Host, Peer | None], now: float
@@ -404,11 +411,11 @@ _CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED})
 
 
 def _same(one: Orders, other: Orders) -> bool:
-    return (one.peers, one.replicate, one.backup) == (other.peers, other.replicate, other.backup)
+    return msgspec.structs.replace(one, stamp=other.stamp) == other
 
 
 def _stamped(orders: Orders, stamp: Stamp) -> Orders:
-    return Orders(stamp=stamp, peers=orders.peers, replicate=orders.replicate, backup=orders.backup)
+    return msgspec.structs.replace(orders, stamp=stamp)
 
 
 def _replaced(record: SaveRecord, state: SaveState, reason: str, wall: float) -> SaveRecord:

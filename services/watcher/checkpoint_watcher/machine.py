@@ -76,6 +76,8 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+HELD_A_GAP: Final = 50
+"""Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
 
 class WatcherMachine:
@@ -108,6 +110,7 @@ class WatcherMachine:
         self._register_failures = 0
         self._landed = 0
         self._stocktake_at: float | None = None
+        self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -219,6 +222,12 @@ class WatcherMachine:
             case _:
                 assert_never(event)
 
+    def _take_stock(self, now: float) -> None:
+        """Have an inventory taken; the more there is, the more time is left to other work between two."""
+        gap = self.node.times.report_gap * (len(self.node.held) // HELD_A_GAP)
+        soon = max(now, self._stocktaken_at + gap)
+        self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
+
     def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
         """Take the inventory; what is missing and was not dropped was removed by somebody else."""
         here = {one.tag for one in held}
@@ -228,7 +237,9 @@ class WatcherMachine:
             if own and tag.job == self.node.job:
                 self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
         self.node.stocktake(held)
-        self._stocktake_at = now + self.node.times.stocktake
+        self._stocktaken_at = now
+        later = now + self.node.times.stocktake
+        self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
 
     def _scanned(self, event: Scanned, now: float) -> None:
@@ -267,7 +278,7 @@ class WatcherMachine:
             self._register()
         if event.report.landed != self._landed:
             self._landed = event.report.landed
-            self.node.emit(TakeInventory())
+            self._take_stock(now)
         self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
         self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
@@ -370,7 +381,7 @@ class WatcherMachine:
     def _advance(self, now: float) -> None:
         self._know_jobs(now)
         if self._stocktake_at is not None and now >= self._stocktake_at:
-            self._stocktake_at = None  # until it is answered
+            self._stocktake_at = None
             self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()

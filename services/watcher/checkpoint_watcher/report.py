@@ -223,10 +223,15 @@ class Reporter:
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        given_up = self.saves.given_up(job)
         return sorted(
             tag
             for tag in self.node.owned.values()
-            if tag.job == job and epoch and tag.save.epoch == epoch and (committed is None or tag.save > committed)
+            if tag.job == job
+            and epoch
+            and tag.save.epoch == epoch
+            and (committed is None or tag.save > committed)
+            and tag.save not in given_up
         )
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
@@ -280,7 +285,7 @@ class Reporter:
             "epoch": committed.epoch if committed is not None else 0,
             "step": committed.step if committed is not None else None,
             "protected": self._protected(job, committed),
-            "backup": None,
+            "backup": view.orders.last_backup or None if view is not None and view.orders is not None else None,
             "running_epoch": record.epoch if record is not None else 0,
             "failure": record.failure if record is not None else "",
             "notes": record.notes if record is not None else (),
