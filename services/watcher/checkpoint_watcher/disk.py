@@ -3,6 +3,7 @@
 Everything but `hash` and `verify` is called by one thread, so it happens in the order in which it was decided.
 """
 
+import errno
 import os
 import threading
 from contextlib import suppress
@@ -67,12 +68,18 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord, session_fault
 
 __all__ = ["Disk"]
 
+MAX_LINE: Final = 2000
+"""Characters of one line in `replicator.errors`."""
+MAX_NAMED: Final = 8
+"""Unreadable files that are named at the start."""
 MAX_ERRORS: Final = 64 * 1024
 """Size of `replicator.errors` in bytes from which on nothing more is appended: nobody reads it."""
+FORBIDDEN: Final = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP}
+"""What a save answers that can never be read, whoever tries again."""
 BACKUP_WISH: Final = b"_BACKUP_REQUESTED"
 """An empty file in a step's directory by which a trainer asks for a backup of it."""
 
@@ -101,16 +108,16 @@ class Disk:
 
         Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
         """
-        self.ramdisk.recover()
+        recovery = self.ramdisk.recover()
         self.ramdisk.sweep()
-        session, no_session = self._session.salvage()
-        fences, no_fences = self.ramdisk.fences.salvage()
+        session, no_session = self._salvage_session()
+        fences, no_fences = self.ramdisk.read_fences()
         held = self._held()
         if no_fences:
             for one in held:
                 if one.committed:
                     self.ramdisk.raise_fence(one.tag.job, committed=one.tag.save)
-            fences = self.ramdisk.fences.read()
+            fences, _ = self.ramdisk.read_fences()
         return Started(
             session=session,
             fences={
@@ -119,8 +126,17 @@ class Disk:
             },
             held=held,
             claims=self._claims(session),
-            unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
+            unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
+            + tuple(f"{error}; nothing that it may name is removed" for error in recovery.unreadable[:MAX_NAMED]),
         )
+
+    def _salvage_session(self) -> tuple[SessionRecord | None, str]:
+        """Read `session.json`; one that says what no session of ours can is unreadable too."""
+        session, fault = self._session.salvage()
+        if session is None or not (fault := session_fault(session)):
+            return session, fault
+        self._session.set_aside()
+        return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
 
     def perform(self, effect: Effect) -> Event | None:
         """Do it; returns its answer.
@@ -194,6 +210,10 @@ class Disk:
             return HashFailed(claim, "unsupported", str(error))
         except BusyError:
             return None
+        except OSError as error:
+            if error.errno not in FORBIDDEN:
+                raise
+            return HashFailed(claim, "unsupported", f"a part of it may not be read: {error.strerror}")
         self._trees[claim.name] = tree
         wanted = any(file.path == BACKUP_WISH for file in tree.files)
         return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), wanted)
@@ -222,6 +242,13 @@ class Disk:
         path = self._place(claim).path
         return path.with_name(f"{path.name}.json")
 
+    def _forget_note(self, claim: Claim) -> None:
+        note = self._note(claim)
+        try:
+            note.unlink(missing_ok=True)
+        except OSError:  # somebody's directory in its place
+            self.ramdisk.clear([note])
+
     def _claim(self, effect: ClaimSave) -> Event:
         claim, source = effect.claim, self.ramdisk.root / effect.name
         place = self._place(claim)
@@ -235,7 +262,7 @@ class Disk:
             self.ramdisk.document(note, Claim).write(claim)
             self.ramdisk.claim(source, place.epoch, place.name)
         except FileNotFoundError:
-            self._note(claim).unlink(missing_ok=True)
+            self._forget_note(claim)
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
@@ -268,14 +295,14 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
         return ShardNamed(claim, tag)
 
     def _forget(self, claim: Claim) -> None:
         self._trees.pop(claim.name, None)
         with suppress(FileNotFoundError):
             self.ramdisk.discard(self._place(claim))
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
 
     # ---- shards
 
@@ -330,19 +357,22 @@ class Disk:
 
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError):  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:
-                    os.write(file, (" ".join(line.split()) + "\n").encode())
+                    os.write(file, (" ".join(line.split())[:MAX_LINE] + "\n").encode(errors="backslashreplace"))
             finally:
                 os.close(file)
 
     def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> bool:
         """Publish what is missing: a marker that the trainer renamed already still leads to its hand-out."""
         linked = True
-        taken = {str(entry.readlink()) for entry in self.ramdisk.root.iterdir() if entry.is_symlink()}
+        taken: set[str] = set()
+        for entry in self.ramdisk.root.iterdir():
+            with suppress(OSError):  # no link, or gone meanwhile
+                taken.add(str(entry.readlink()))
         for marker in markers:
             name = parse_name(marker.name, ".restore")
             if name is None:
@@ -363,4 +393,9 @@ def _prerestore(step: int | None, backup: str | None) -> str:
 def _size(path: Path) -> int:
     if not path.is_dir():
         return path.lstat().st_size
-    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
+                total += (Path(folder) / name).lstat().st_size
+    return total

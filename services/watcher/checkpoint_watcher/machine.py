@@ -132,7 +132,7 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
-        self.keeper.resume(event.session)
+        self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
             self._authority(job, fence)
         lineage = event.session.lineage if event.session is not None else None
@@ -141,7 +141,7 @@ class WatcherMachine:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()

@@ -23,6 +23,7 @@ from checkpoint_replicator.messages import (
     UploaderReport,
 )
 from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.records import HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
@@ -36,6 +37,7 @@ from checkpoint_watcher.effects import (
     Effect,
     Follow,
     HashClaim,
+    PublishStatus,
     ReadView,
     Register,
     SendReport,
@@ -174,7 +176,7 @@ class Watcher:
         try:
             async with asyncio.timeout(2):
                 await self.store.unregister(self.config.host, self.runtime.incarnation)
-        except (TimeoutError, UnreachableError):
+        except (TimeoutError, UnreachableError, ProtocolError):
             self.runtime.log.info("host_left_registered")
         await self.store.close()
         for pool in (self.looking, self.small, self.large, self.sweeping):
@@ -223,12 +225,14 @@ class Watcher:
             effect = await self.work.get()
             try:
                 answer = await self._in(self.small, self.disk.perform, effect)
-            except TransientError as error:
+            except (TransientError, OSError) as error:
                 # Room comes back by effects that stand behind this one, so it goes to the end.
-                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=str(error))
+                reason = quote(str(error))
+                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=reason)
                 await self._sweep()
                 await asyncio.sleep(DISK_PAUSE)
-                self.work.put_nowait(effect)
+                if isinstance(error, TransientError) or not isinstance(effect, PublishStatus):  # that is said again
+                    self.work.put_nowait(effect)
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
@@ -296,7 +300,7 @@ class Watcher:
                     jobs=tuple(wish.jobs),
                 )
                 await self.store.register(host)
-            except UnreachableError as error:
+            except (UnreachableError, ProtocolError) as error:
                 reason = str(error)
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))

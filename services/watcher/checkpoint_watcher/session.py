@@ -79,8 +79,15 @@ class SessionKeeper:
         record = self.record
         return record is not None and record.spec is not None and record.state is SessionState.OPEN
 
-    def resume(self, record: SessionRecord | None) -> None:
-        """Go on with what `session.json` says."""
+    def resume(self, record: SessionRecord | None, now: float) -> None:
+        """Go on with what `session.json` says; a moment that is still to come was of another boot, or made up."""
+        if record is not None:
+            consumed = record.consumed_at
+            record = msgspec.structs.replace(
+                record,
+                seen_at=min(record.seen_at, now),
+                consumed_at=None if consumed is None else min(consumed, now),
+            )
         self.node.session = record
 
     # ---- the yaml

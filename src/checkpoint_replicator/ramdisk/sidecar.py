@@ -8,6 +8,7 @@ import msgspec
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk.documents import Document
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.layout import Layout, check_tag
@@ -69,7 +70,7 @@ def read_inventory(layout: Layout, files: Files) -> Inventory:
     """Read every sidecar of the ramdisk, sorted by save and name."""
     sidecars: list[Sidecar] = []
     unreadable: dict[str, ProtocolError] = {}
-    for path in _paths(layout.saves):
+    for path in _paths(layout.saves, unreadable):
         try:
             sidecar = _read(path, layout, files)
         except ProtocolError as error:
@@ -87,20 +88,23 @@ def _read(path: Path, layout: Layout, files: Files) -> Sidecar | None:
     try:
         expected = layout.sidecar(check_tag(sidecar.tag))
     except ProtocolError as error:
-        raise ProtocolError(f"{path}: {error}") from error
+        raise ProtocolError(f"{quote(str(path))}: {error}") from error
     if expected != path:
-        raise ProtocolError(f"{path}: holds the tag of epoch {sidecar.tag.save.epoch}, {sidecar.tag.name}")
+        raise ProtocolError(f"{quote(str(path))}: holds the tag of epoch {sidecar.tag.save.epoch}, {sidecar.tag.name}")
     return sidecar
 
 
-def _paths(saves: Path) -> Iterator[Path]:
-    for epoch in _listed(saves):
-        for name in _listed(saves / epoch):
+def _paths(saves: Path, unreadable: dict[str, ProtocolError]) -> Iterator[Path]:
+    for epoch in _listed(saves, unreadable):
+        for name in _listed(saves / epoch, unreadable):
             yield saves / epoch / name
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path, unreadable: dict[str, ProtocolError]) -> list[str]:
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        unreadable[str(folder)] = ProtocolError(f"{quote(str(folder))}: cannot be listed: {error.strerror}")
         return []
