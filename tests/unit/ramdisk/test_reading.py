@@ -1,4 +1,5 @@
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -54,3 +55,14 @@ def test_a_name_that_is_no_text_is_spelled_out_in_one_line(tmp_path: Path) -> No
     path.mkdir()
     with pytest.raises(ProtocolError, match=r"/new\\nline\\udcff: is a directory"):
         read_small(path)
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_who_lives_on_a_ramdisk_reads_its_files_in_no_other_way() -> None:
+    folders = ("src/checkpoint_replicator/ramdisk", "services/watcher", "services/transfer")
+    sources = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    careless = [str(path) for path in sources if re.search(r"\.read_(bytes|text)\(|\.open\(\"r", path.read_text())]
+    assert len(sources) > 50
+    assert careless == []
