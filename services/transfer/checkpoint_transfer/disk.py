@@ -26,6 +26,7 @@ from checkpoint_replicator.hashing import verify_shard
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard, inodes_for
+from checkpoint_replicator.ramdisk.reading import read_small
 from checkpoint_replicator.tree import MAX_TREE, Tree
 from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened

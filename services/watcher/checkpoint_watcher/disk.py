@@ -5,6 +5,7 @@ Everything but `hash` and `verify` is called by one thread, so it happens in the
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from checkpoint_replicator.errors import (
 from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
 from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
 from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
@@ -74,10 +76,11 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord, session_fault
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord
 
 __all__ = ["Disk"]
 
+_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 MAX_LINE: Final = 2000
 """Characters of one line in `replicator.errors`."""
 MAX_NAMED: Final = 8
@@ -146,7 +149,7 @@ class Disk:
     def _salvage_session(self) -> tuple[SessionRecord | None, str]:
         """Read `session.json`; one that says what no session of ours can is unreadable too."""
         session, fault = self._session.salvage()
-        if session is None or not (fault := session_fault(session)):
+        if session is None or not (fault := _session_fault(session)):
             return session, fault
         self._session.set_aside()
         return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
@@ -439,3 +442,16 @@ def _size(path: Path) -> int:
             with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
                 total += (Path(folder) / name).lstat().st_size
     return total
+
+
+def _session_fault(record: SessionRecord) -> str:
+    """Say why no session of ours can have written this; empty when one can."""
+    if _ID.fullmatch(record.id) is None:
+        return f"expected a session id, found {quote(record.id, 80)!r}"
+    for marker in record.markers:
+        if parse_name(marker.name, ".restore") is None:
+            return f"expected names of markers, found {quote(marker.name, 80)!r}"
+    for spec in (record.spec, record.before.spec if record.before is not None else None):
+        if spec is not None and spec.rank >= spec.shape.nodes:
+            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
+    return ""

@@ -1,22 +1,15 @@
 """What the watcher writes down below `.replicator/`, so that the next life of the process goes on from there."""
 
-import re
-from typing import Final
-
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Job, SessionId
-from checkpoint_replicator.quote import quote
-from checkpoint_replicator.ramdisk import parse_name
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.session import Session, SessionSpec, SessionState
 from checkpoint_replicator.shape import Shape
 from checkpoint_watcher.snapshot import YamlIdentity
 
-__all__ = ["Claim", "FenceRecord", "Lineage", "Marker", "SessionRecord", "session_fault"]
-
-_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+__all__ = ["Claim", "FenceRecord", "Lineage", "Marker", "SessionRecord"]
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -112,16 +105,3 @@ class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     stamp: Stamp = ZERO
     committed: Save | None = None
     keep: Stamp = ZERO
-
-
-def session_fault(record: SessionRecord) -> str:
-    """Say why no session of ours can have written this; empty when one can."""
-    if _ID.fullmatch(record.id) is None:
-        return f"expected a session id, found {quote(record.id, 80)!r}"
-    for marker in record.markers:
-        if parse_name(marker.name, ".restore") is None:
-            return f"expected names of markers, found {quote(marker.name, 80)!r}"
-    for spec in (record.spec, record.before.spec if record.before is not None else None):
-        if spec is not None and spec.rank >= spec.shape.nodes:
-            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
-    return ""
