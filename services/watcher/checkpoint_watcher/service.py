@@ -43,6 +43,7 @@ from checkpoint_watcher.effects import (
     SendReport,
     SendTransfer,
     SendUploader,
+    TakeInventory,
     VerifyShard,
 )
 from checkpoint_watcher.events import (
@@ -234,7 +235,7 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp):
+            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp | TakeInventory):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:
