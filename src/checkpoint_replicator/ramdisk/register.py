@@ -31,7 +31,7 @@ from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.layout import Layout, check_address, check_tag
 from checkpoint_replicator.ramdisk.locks import alone, exclusive
 from checkpoint_replicator.ramdisk.reading import ADDRESS_LIMIT, read_small
-from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar, read_inventory
+from checkpoint_replicator.ramdisk.sidecar import Inventory, Reader, Sidecar
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
@@ -62,6 +62,7 @@ class Register:
     def __init__(self, layout: Layout, files: Files) -> None:
         self._layout = layout
         self._files = files
+        self._reader = Reader(layout, files)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the names lock."""
@@ -69,7 +70,7 @@ class Register:
 
     def inventory(self) -> Inventory:
         """Read every sidecar."""
-        return read_inventory(self._layout, self._files)
+        return self._reader.read()
 
     def fault(self, sidecar: Sidecar) -> str | None:
         """Say why a shard does not stand any more, by stat only; None while it stands."""
@@ -190,7 +191,8 @@ class Register:
                 inventory = inventory.without(sidecar)
             for name in sorted({sidecar.tag.name for sidecar in inventory.sidecars}):
                 self._show(name, inventory)
-            dropped = () if inventory.unreadable else tuple(self._discard_orphans(inventory))
+            renamed = {sidecar.tag.name for sidecar in (*unfinished, *inventory.sidecars)}
+            dropped = () if inventory.unreadable else tuple(self._discard_orphans(inventory, renamed))
         return Recovery(tuple(side.tag for side in unfinished), dropped, tuple(inventory.unreadable.values()))
 
     def trash(self, path: Path) -> None:
@@ -267,28 +269,32 @@ class Register:
 
     def _discard(self, address: Address) -> None:
         """Move the bytes of an address that nobody names any more into the trash; the tree goes last."""
-        for meta in sorted(self._layout.root.glob("*.meta")):
-            if _text(meta) == address:  # its sidecar was overwritten by a naming that did not end
-                self._files.unlink(meta)
         for handout in sorted(self._layout.handouts.glob(f"*/{address}.data")):
             self._trash(handout)
         for path in (self._layout.data(address), self._layout.tree(address)):
             if os.path.lexists(path):
                 self._trash(path)
 
-    def _discard_orphans(self, inventory: Inventory) -> Iterator[Address]:
+    def _discard_orphans(self, inventory: Inventory, renamed: Collection[str]) -> Iterator[Address]:
         """Discard what lost its last name by a dropping that did not end.
 
-        A dropping takes the public `.meta` first. So what a `.meta` still shows was not being dropped: its sidecar was
-        lost in another way, and the bytes stay.
+        A dropping takes the public `.meta` first. So what a `.meta` still shows was not being dropped: either its sidecar
+        was overwritten by a naming that did not end (`renamed` are the names of such), or it was lost in another way,
+        and then the bytes stay.
         """
         named = {sidecar.tag.address for sidecar in inventory.sidecars}
-        shown = {_text(meta) for meta in self._layout.root.glob("*.meta")}
+        shown: dict[str | None, list[Path]] = {}
+        for meta in sorted(self._layout.root.glob("*.meta")):
+            shown.setdefault(_text(meta), []).append(meta)
         for path in sorted(self._layout.trees.iterdir()):
             address = Address(path.name.removesuffix(".tree"))
-            if not is_address(address) or address in named or address in shown or not path.is_file():
+            if not is_address(address) or address in named or not path.is_file():
+                continue
+            if any(meta.stem not in renamed for meta in shown.get(address, ())):
                 continue
             with suppress(BusyError), alone(path):
+                for meta in shown.get(address, ()):
+                    self._files.unlink(meta)
                 self._discard(address)
                 yield address
 
