@@ -278,8 +278,8 @@ class Register:
     def _discard_orphans(self, inventory: Inventory, renamed: Collection[str]) -> Iterator[Address]:
         """Discard what lost its last name by a dropping that did not end.
 
-        A dropping takes the public `.meta` first. So what a `.meta` still shows was not being dropped: either its sidecar
-        was overwritten by a naming that did not end (`renamed` are the names of such), or it was lost in another way,
+        A dropping takes the public `.meta` first. So what a `.meta` still shows was not being dropped. Its sidecar
+        was overwritten by a naming that did not end (`renamed` are the names of such), or lost in another way,
         and then the bytes stay.
         """
         named = {sidecar.tag.address for sidecar in inventory.sidecars}
