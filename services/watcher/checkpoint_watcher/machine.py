@@ -19,6 +19,7 @@ CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, Ya
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
+CallHelp                                           -
 Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
@@ -29,6 +30,7 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
@@ -149,7 +151,7 @@ class WatcherMachine:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
@@ -354,8 +356,9 @@ class WatcherMachine:
             self._register_failures = 0
             return
         times = self.node.times
-        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
-        self._register_failures = min(self._register_failures + 1, 16)
+        chance = spread(self.node.incarnation, self._register_failures)
+        self._register_at = now + delay(self._register_failures, times.retry_least, times.retry_most, chance)
+        self._register_failures += 1
 
     def _obey(self, job: Job, now: float) -> None:
         """A view newly counts, and its stamps stand in `fence.json`."""
