@@ -94,6 +94,9 @@ ELSEWHERE: Final = {
 
 SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
 UNREACHED: Final = {
+    "watcher DropForeign": "needs a full ramdisk",
+    "watcher CallHelp": "needs a node that reaches Redis and not its coordinator",
+    "transfer TrimPartials": SIMULATED,
     "transfer ForgetPeer": SIMULATED,
     "uploader Begin prune": "nobody orders it while retention is off",
     "uploader Cancel": SIMULATED,

@@ -18,6 +18,7 @@ from checkpoint_coordinator.words import (
     LeaseRenewed,
     Note,
     Publish,
+    ReadHosts,
     ReadSnapshot,
     ReleaseLease,
     RenewLease,
@@ -44,7 +45,16 @@ INBOX: Final = 4096
 GIVE_BACK: Final = 1.0
 """Seconds that an ending process takes for giving its lease back."""
 ALARMS: Final = frozenset(
-    {"restart_loop", "lease_lost", "store_failed", "report_refused", "backup_failed", "index_lost"}
+    {
+        "backup_failed",
+        "backup_overdue",
+        "index_lost",
+        "lease_lost",
+        "report_refused",
+        "restart_loop",
+        "saves_failing",
+        "store_failed",
+    }
 )
 
 Request = Callable[[], Awaitable[Event | None]]
@@ -132,7 +142,7 @@ class Office:
                 name, request = self._request(effect)
                 self._lane.put_nowait((name, partial(self._ask, effect, request)))
 
-    def _request(self, effect: Effect) -> tuple[str, Request]:
+    def _request(self, effect: AcquireLease | ReleaseLease | ReadSnapshot | Write | ReadHosts) -> tuple[str, Request]:
         match effect:
             case AcquireLease():
                 return "acquire", lambda: self._acquire(effect)
@@ -142,8 +152,8 @@ class Office:
                 return "snapshot", lambda: self._snapshot(effect)
             case Write():
                 return "write", lambda: self._write(effect)
-            case _:
-                return "hosts", self._hosts
+            case ReadHosts():
+                return "hosts", lambda: self._hosts(effect)
 
     async def _ask(self, effect: Effect, request: Request) -> Event | None:
         with failpoint.doing(effect):
@@ -182,8 +192,9 @@ class Office:
         snapshot = await self._store.snapshot(self.job)
         return SnapshotRead(effect.token, snapshot, await self._store.time())
 
-    async def _hosts(self) -> Event:
-        return HostsRead(await self._store.hosts())
+    async def _hosts(self, effect: ReadHosts) -> Event:
+        calls = await self._store.helps(self.job, effect.silent) if effect.silent else {}
+        return HostsRead(await self._store.hosts(), calls)
 
     async def _write(self, effect: Write) -> Event:
         seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)

@@ -25,6 +25,10 @@ __all__ = ["Safekeeping"]
 MOST_SAVES: Final = 64
 """So many saves are shown; older ones that nobody holds any more are forgotten."""
 FINAL: Final = frozenset({SaveState.COMMITTED, SaveState.ABANDONED})
+FAILED: Final = frozenset({SaveState.INCOMPLETE, SaveState.MUTATED, SaveState.SKIPPED, SaveState.ABANDONED})
+MOST_FAILED: Final = 3
+"""So many saves of an epoch that failed since the last commit are an alarm."""
+UNDECIDED: Final = frozenset({SaveState.SAVING, SaveState.REPLICATING, SaveState.INCOMPLETE})
 
 
 class Safekeeping:
@@ -34,6 +38,7 @@ class Safekeeping:
         self._desk = desk
         self._rendezvous = rendezvous
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+        self._failing = False
 
     def advance(self, now: float) -> None:
         """Judge every save, go on with backups, write keep list and orders."""
@@ -41,11 +46,12 @@ class Safekeeping:
         crew = desk.crew()
         if crew is not None:
             self._judge(crew, now)
+            self._watch_failures()
             self._watch_restored(crew, now)
         self._back_up(crew, now)
         if crew is not None:
-            self._keep(crew, now)
-        self._order(crew, now)
+            self._keep(crew)
+        self._order(crew)
         self._forget()
 
     def committed(self) -> Save | None:
@@ -123,6 +129,23 @@ class Safekeeping:
             seen=record.seen if record is not None else wall,
         )
 
+    def _watch_failures(self) -> None:
+        """Raise an alarm, once, when saves fail one after another: training goes on, but nothing new is safe."""
+        epoch, newest = self._desk.state.epoch, self._own_committed()
+        failed = sorted(
+            save
+            for save, record in self._desk.state.saves.items()
+            if epoch is not None
+            and save.epoch == epoch.number
+            and record.state in FAILED
+            and (newest is None or save > newest)
+        )
+        if len(failed) >= MOST_FAILED and not self._failing:
+            last = self._desk.state.saves[failed[-1]]
+            what = f"{len(failed)} saves failed since {f'save {newest}' if newest is not None else 'the start'}"
+            self._desk.note("saves_failing", save=str(last.save), reason=f"{what}; {last.state}: {last.reason}")
+        self._failing = len(failed) >= MOST_FAILED
+
     def _faults(self, save: Save) -> list[tuple[Host, str, str]]:
         return [
             (host, fault.kind, fault.reason)
@@ -144,6 +167,21 @@ class Safekeeping:
             desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, round(desk.wall(now), 3))
             self._moved.pop(save, None)
             desk.note("save_abandoned", save=str(save), reason=reason)
+        self._give_up_past(now)
+
+    def _give_up_past(self, now: float) -> None:
+        """What an ended epoch left in flight never commits; if it is whole it can be restored all the same."""
+        desk, epoch, restored = self._desk, self._desk.state.epoch, self._desk.state.restore
+        if epoch is None:
+            return
+        for save, record in list(desk.state.saves.items()):
+            is_restored = restored is not None and restored.save == save
+            if save.epoch < epoch.number and record.state in UNDECIDED and not is_restored:
+                reason = f"epoch {epoch.number} began; {record.reason}".removesuffix("; ")
+                wall = round(desk.wall(now), 3)
+                desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, wall)
+                self._moved.pop(save, None)
+                desk.note("save_abandoned", save=str(save), reason=reason)
 
     def _flying(self, above: Save | None) -> set[Save]:
         epoch = self._desk.state.epoch
@@ -247,10 +285,10 @@ class Safekeeping:
             for voice in voices
         )
 
-    def _keep(self, crew: Crew, now: float) -> None:
+    def _keep(self, crew: Crew) -> None:
         desk = self._desk
         gaps = [f"rank {member.rank}" for member in crew.members if not self._complete(member.rank)]
-        if desk.hearing.common_fault([member.host for member in crew.members], now):
+        if desk.common_fault:
             gaps.append("more than a third of the hosts fell silent together")
         committed = self.committed()
         held = {line.save for line in desk.stock.lines}
@@ -300,14 +338,18 @@ class Safekeeping:
 
     # ---- orders
 
-    def _order(self, crew: Crew | None, now: float) -> None:
+    def _order(self, crew: Crew | None) -> None:
         desk = self._desk
         peers = desk.peers()
         backup = desk.archive.orders()
-        replicate = self._replicate(crew, peers, now)
+        replicate = self._replicate(crew, peers)
+        settling = crew is None and desk.running and desk.patient
         wanted: dict[Host, Orders] = {}
-        for host in sorted(desk.live):
+        for host in sorted(desk.live | desk.state.orders.keys() if settling else desk.live):
             wanted[host] = self._orders_of(host, crew, peers, backup.get(host, ()), replicate.get(host, ()))
+            before = desk.state.orders.get(host)
+            if settling and before is not None:  # a new coordinator that has not heard all yet stops no transfer
+                wanted[host] = msgspec.structs.replace(wanted[host], peers=before.peers, replicate=before.replicate)
         for host, orders in wanted.items():
             before = desk.state.orders.get(host)
             if before is not None and _same(before, orders):
@@ -330,17 +372,22 @@ class Safekeeping:
         chosen: tuple[Peer, ...] = ()
         if crew is not None:
             for member in crew.members:
-                if member.host == host:
+                if member.host == host and member.rank in crew.placements:
                     chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
-        return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
+        last = self._desk.archive.last
+        return Orders(
+            stamp=self._desk.stamp,
+            peers=chosen,
+            replicate=replicate,
+            backup=backup,
+            last_backup=last.name if last is not None else "",
+        )
 
-    def _replicate(
-        self, crew: Crew | None, peers: dict[Host, Peer | None], now: float
-    ) -> dict[Host, tuple[ReplicateOrder, ...]]:
+    def _replicate(self, crew: Crew | None, peers: dict[Host, Peer | None]) -> dict[Host, tuple[ReplicateOrder, ...]]:
         """Make the newest committed save's copies complete again; not while a fault of the network looks like loss."""
         desk = self._desk
         save = self.committed()
-        if crew is None or save is None or desk.hearing.common_fault([m.host for m in crew.members], now):
+        if crew is None or save is None or desk.common_fault:
             return {}
         tags: dict[ShardKey, Tag]
         choice = self._rendezvous.choice()
@@ -366,11 +413,11 @@ _CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED})
 
 
 def _same(one: Orders, other: Orders) -> bool:
-    return (one.peers, one.replicate, one.backup) == (other.peers, other.replicate, other.backup)
+    return msgspec.structs.replace(one, stamp=other.stamp) == other
 
 
 def _stamped(orders: Orders, stamp: Stamp) -> Orders:
-    return Orders(stamp=stamp, peers=orders.peers, replicate=orders.replicate, backup=orders.backup)
+    return msgspec.structs.replace(orders, stamp=stamp)
 
 
 def _replaced(record: SaveRecord, state: SaveState, reason: str, wall: float) -> SaveRecord:

@@ -15,6 +15,7 @@ CHANGES: Final[dict[str, int | None]] = {
     "SendOffer": 1,
     "CheckShard": 1,
     "Close": 1,
+    "TrimPartials": 2,
     "Tell": None,
     "TellUploader": None,
     "ForgetPeer": None,

@@ -3,8 +3,11 @@
 Everything but `hash` and `verify` is called by one thread, so it happens in the order in which it was decided.
 """
 
+import errno
 import os
+import re
 import threading
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,16 +24,20 @@ from checkpoint_replicator.errors import (
 from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
 from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
-from checkpoint_replicator.ramdisk import Ramdisk, ShardName, parse_name
-from checkpoint_replicator.save import Save
-from checkpoint_replicator.tree import Tree
+from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
+from checkpoint_replicator.ramdisk.reading import read_small
+from checkpoint_replicator.save import Save, Tag
+from checkpoint_replicator.session import SessionSpec
+from checkpoint_replicator.tree import MAX_TREE, Tree
 from checkpoint_watcher.effects import (
     AppendErrors,
     ClaimSave,
     CleanUp,
     DropClaim,
+    DropForeign,
     DropSaves,
     Effect,
     HashClaim,
@@ -54,8 +61,10 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     SaveClaimed,
@@ -68,12 +77,19 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord
 
 __all__ = ["Disk"]
 
+_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+MAX_LINE: Final = 2000
+"""Characters of one line in `replicator.errors`."""
+MAX_NAMED: Final = 8
+"""Unreadable files that are named at the start."""
 MAX_ERRORS: Final = 64 * 1024
 """Size of `replicator.errors` in bytes from which on nothing more is appended: nobody reads it."""
+FORBIDDEN: Final = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP}
+"""What a save answers that can never be read, whoever tries again."""
 BACKUP_WISH: Final = b"_BACKUP_REQUESTED"
 """An empty file in a step's directory by which a trainer asks for a backup of it."""
 
@@ -100,20 +116,26 @@ class Disk:
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
 
-        Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
+        Sidecars tell too what `fence.json` knew of commits, and whose saves stand here where `session.json` is lost;
+        then the node waits for the next yaml.
         """
         with failpoint.doing("Start"):
-            self.ramdisk.recover()
+            recovery = self.ramdisk.recover()
             self._clear_notes()
             self.ramdisk.sweep()
-        session, no_session = self._session.salvage()
-        fences, no_fences = self.ramdisk.fences.salvage()
+        session, no_session = self._salvage_session()
+        _, no_fences = self.ramdisk.read_fences()
+        sidecars = self.ramdisk.sidecars()
+        newest = {one.tag.job: one.tag.save for one in sorted(sidecars, key=_save_of) if one.committed}
+        for job, save in newest.items():  # also of data that is gone: it is a trace of the commit
+            self.ramdisk.raise_fence(job, committed=save)
+        fences, _ = self.ramdisk.read_fences()
         held = self._held()
-        if no_fences:
-            for one in held:
-                if one.committed:
-                    self.ramdisk.raise_fence(one.tag.job, committed=one.tag.save)
-            fences = self.ramdisk.fences.read()
+        lineage = _lineage(sidecars) if session is None else None
+        if lineage is not None and not no_session:
+            no_session = (
+                f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
+            )
         return Started(
             session=session,
             fences={
@@ -121,10 +143,21 @@ class Disk:
                 for job, fence in (fences or Fences()).jobs.items()
             },
             held=held,
-            claims=self._claims(session),
+            claims=self._claims(session.lineage if session is not None else lineage),
             wished=self._wished(held),
-            unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
+            entries=self._entries(sidecars),
+            lineage=lineage,
+            unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
+            + tuple(f"{error}; nothing that it may name is removed" for error in recovery.unreadable[:MAX_NAMED]),
         )
+
+    def _salvage_session(self) -> tuple[SessionRecord | None, str]:
+        """Read `session.json`; one that says what no session of ours can is unreadable too."""
+        session, fault = self._session.salvage()
+        if session is None or not (fault := _session_fault(session)):
+            return session, fault
+        self._session.set_aside()
+        return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
 
     def perform(self, effect: Effect) -> Event | None:
         """Do it; returns its answer.
@@ -149,8 +182,10 @@ class Disk:
                 return InventoryTaken(self._held())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
-            case DropSaves():
-                return self._drop(effect)
+            case DropSaves(tags):
+                return SavesDropped(*self._drop(tags))
+            case DropForeign(tags):
+                return ForeignDropped(*self._drop(tags))
             case Quarantine(address):
                 return self._quarantine(address)
             case CleanUp():
@@ -169,7 +204,7 @@ class Disk:
             case AppendErrors(line):
                 self._append(line)
             case PublishMarkers(session, markers):
-                return MarkersPublished(session, self._publish(session, markers))
+                return self._publish(session, markers)
             case WriteFence(job, record):
                 self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
                 return FenceWritten(job, record)
@@ -203,6 +238,10 @@ class Disk:
             return HashFailed(claim, "unsupported", str(error))
         except BusyError:
             return None
+        except OSError as error:
+            if error.errno not in FORBIDDEN:
+                raise
+            return HashFailed(claim, "unsupported", f"a part of it may not be read: {error.strerror}")
         self._trees[claim.name] = tree
         return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), _wishes(tree))
 
@@ -230,6 +269,14 @@ class Disk:
         path = self._place(claim).path
         return path.with_name(f"{path.name}.json")
 
+    def _forget_note(self, claim: Claim) -> None:
+        note = self._note(claim)
+        try:
+            failpoint.change()
+            note.unlink(missing_ok=True)
+        except OSError:  # somebody's directory in its place
+            self.ramdisk.clear([note])
+
     def _claim(self, effect: ClaimSave) -> Event:
         claim, source = effect.claim, self.ramdisk.root / effect.name
         place = self._place(claim)
@@ -243,13 +290,12 @@ class Disk:
             self.ramdisk.document(note, Claim).write(claim)
             self.ramdisk.claim(source, place.epoch, place.name)
         except FileNotFoundError:
-            self._note(claim).unlink(missing_ok=True)
+            self._forget_note(claim)
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
-    def _claims(self, session: SessionRecord | None) -> tuple[Claim, ...]:
+    def _claims(self, lineage: Lineage | None) -> tuple[Claim, ...]:
         """What an earlier life took and did not name yet."""
-        lineage = session.lineage if session is not None else None
         claims = []
         for place in self.ramdisk.claims():
             note = place.path.with_name(f"{place.path.name}.json")
@@ -283,24 +329,20 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
-        failpoint.change()
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
         return ShardNamed(claim, tag)
 
     def _forget(self, claim: Claim) -> None:
         self._trees.pop(claim.name, None)
         with suppress(FileNotFoundError):
             self.ramdisk.discard(self._place(claim))
-        failpoint.change()
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
 
     # ---- shards
 
     def _held(self) -> tuple[Held, ...]:
         return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own)
-            for sidecar in self.ramdisk.sidecars()
-            if self.ramdisk.standing(sidecar)
+            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
         )
 
     def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
@@ -312,15 +354,17 @@ class Disk:
                     found.add(one.tag.save)
         return tuple(sorted(found))
 
-    def _drop(self, effect: DropSaves) -> Event:
-        dropped, busy = [], []
-        for tag in effect.tags:
-            try:
-                self.ramdisk.drop(tag)
-                dropped.append(tag)
-            except BusyError:
-                busy.append(tag)
-        return SavesDropped(tuple(dropped), tuple(busy))
+    def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
+        """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
+        entries = {}
+        for address in {sidecar.tag.address for sidecar in sidecars if sidecar.own}:
+            with suppress(OSError, ProtocolError):
+                entries[address] = read_small(self.ramdisk.layout.tree(address), MAX_TREE).count(b"\n") - 1
+        return entries
+
+    def _drop(self, tags: Sequence[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
+        busy = self.ramdisk.drop_all(tags)
+        return tuple(tag for tag in tags if tag not in busy), busy
 
     def _quarantine(self, address: Address) -> Event:
         try:
@@ -357,28 +401,49 @@ class Disk:
 
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError):  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:
-                    os.write(file, (" ".join(line.split()) + "\n").encode())
+                    os.write(file, (" ".join(line.split())[:MAX_LINE] + "\n").encode(errors="backslashreplace"))
             finally:
                 os.close(file)
 
-    def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> bool:
-        """Publish what is missing: a marker that the trainer renamed already still leads to its hand-out."""
-        linked = True
-        taken = {str(entry.readlink()) for entry in self.ramdisk.root.iterdir() if entry.is_symlink()}
+    def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> Event:
+        """Publish what is missing: a marker that the trainer renamed already still leads where it led."""
+        handout = True
+        taken: set[str] = set()
+        for entry in self.ramdisk.root.iterdir():
+            with suppress(OSError):  # no link, or gone meanwhile
+                taken.add(str(entry.readlink()))
         for marker in markers:
             name = parse_name(marker.name, ".restore")
             if name is None:
                 raise ProtocolError(f"{marker.name[:80]!r} is no name of a marker")
             if marker.address is None:
                 self.ramdisk.handouts.publish_none(name)
+            elif f"{marker.address}.data" in taken:
+                handout = False
             elif not any(f"{session}/{marker.address}" in target for target in taken):
-                linked &= self.ramdisk.publish(session, name, marker.address)
-        return linked
+                try:
+                    handout &= self.ramdisk.publish(session, name, marker.address)
+                except (FileNotFoundError, ProtocolError) as error:
+                    return MarkersFailed(session, str(error))
+        return MarkersPublished(session, handout)
+
+
+def _save_of(sidecar: Sidecar) -> Save:
+    return sidecar.tag.save
+
+
+def _lineage(sidecars: Iterable[Sidecar]) -> Lineage | None:
+    """Whose saves stand here: those that were saved here last."""
+    own = [sidecar for sidecar in sidecars if sidecar.own and sidecar.tag.save.epoch]
+    if not own:
+        return None
+    tag = max(own, key=lambda sidecar: sidecar.verified_at).tag
+    return Lineage(SessionSpec(tag.job, tag.key.rank, tag.shape), tag.save.epoch)
 
 
 def _wishes(tree: Tree) -> bool:
@@ -394,4 +459,22 @@ def _prerestore(step: int | None, backup: str | None) -> str:
 def _size(path: Path) -> int:
     if not path.is_dir():
         return path.lstat().st_size
-    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
+                total += (Path(folder) / name).lstat().st_size
+    return total
+
+
+def _session_fault(record: SessionRecord) -> str:
+    """Say why no session of ours can have written this; empty when one can."""
+    if _ID.fullmatch(record.id) is None:
+        return f"expected a session id, found {quote(record.id, 80)!r}"
+    for marker in record.markers:
+        if parse_name(marker.name, ".restore") is None:
+            return f"expected names of markers, found {quote(marker.name, 80)!r}"
+    for spec in (record.spec, record.before.spec if record.before is not None else None):
+        if spec is not None and spec.rank >= spec.shape.nodes:
+            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
+    return ""

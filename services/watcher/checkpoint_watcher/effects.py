@@ -17,9 +17,11 @@ from checkpoint_watcher.snapshot import YamlIdentity
 __all__ = [
     "Announce",
     "AppendErrors",
+    "CallHelp",
     "ClaimSave",
     "CleanUp",
     "DropClaim",
+    "DropForeign",
     "DropSaves",
     "Effect",
     "Follow",
@@ -94,6 +96,12 @@ class DropSaves(msgspec.Struct, frozen=True):
     tags: tuple[Tag, ...]
 
 
+class DropForeign(msgspec.Struct, frozen=True):
+    """Remove these shards of other jobs, for room. Answer: ForeignDropped."""
+
+    tags: tuple[Tag, ...]
+
+
 class VerifyShard(msgspec.Struct, frozen=True):
     """Hash a shard again. Answer: ShardVerified."""
 
@@ -145,7 +153,7 @@ class AppendErrors(msgspec.Struct, frozen=True):
 
 
 class PublishMarkers(msgspec.Struct, frozen=True):
-    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished."""
+    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished or MarkersFailed."""
 
     session: SessionId
     markers: tuple[Marker, ...]
@@ -185,6 +193,14 @@ class Follow(msgspec.Struct, frozen=True):
     lease: Lease
 
 
+class CallHelp(msgspec.Struct, frozen=True):
+    """Say in Redis, for so many seconds, that the job's coordinator cannot be reached from here. No answer."""
+
+    job: Job
+    reason: str
+    seconds: float
+
+
 class SendReport(msgspec.Struct, frozen=True):
     """Send to the job's coordinator; may be lost. No answer."""
 
@@ -220,6 +236,7 @@ Effect = (
     | TakeInventory
     | MarkCommitted
     | DropSaves
+    | DropForeign
     | VerifyShard
     | Quarantine
     | CleanUp
@@ -234,6 +251,7 @@ Effect = (
     | ReadView
     | Register
     | Follow
+    | CallHelp
     | SendReport
     | SendTransfer
     | SendUploader

@@ -8,7 +8,7 @@ from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, Held, TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView
 from checkpoint_replicator.save import Save, Tag
-from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
 __all__ = [
@@ -18,8 +18,10 @@ __all__ = [
     "Event",
     "FailedWritten",
     "FenceWritten",
+    "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
+    "MarkersFailed",
     "MarkersPublished",
     "NamingFailed",
     "Registered",
@@ -45,7 +47,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wished: saves that stand here and of which the trainer asked for a backup.
-        unreadable: what of it is lost.
+        entries: by address how many files and directories the shards have that were saved here.
+        lineage: where there is no session: whose saves stand here, as the sidecars tell it.
+        unreadable: says what of it is lost.
     """
 
     session: SessionRecord | None = None
@@ -53,6 +57,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Held, ...] = ()
     claims: tuple[Claim, ...] = ()
     wished: tuple[Save, ...] = ()
+    entries: dict[Address, int] = {}
+    lineage: Lineage | None = None
     unreadable: tuple[str, ...] = ()
 
 
@@ -173,8 +179,22 @@ class MarkersPublished(msgspec.Struct, frozen=True):
     handout: bool = True
 
 
+class MarkersFailed(msgspec.Struct, frozen=True):
+    """What was to be handed out is not there any more; some `.restore` may stand."""
+
+    session: SessionId
+    reason: str
+
+
 class SavesDropped(msgspec.Struct, frozen=True):
     """These shards are gone; the busy ones have a reader and are tried again."""
+
+    dropped: tuple[Tag, ...]
+    busy: tuple[Tag, ...] = ()
+
+
+class ForeignDropped(msgspec.Struct, frozen=True):
+    """These shards of other jobs are gone; the busy ones have a reader."""
 
     dropped: tuple[Tag, ...]
     busy: tuple[Tag, ...] = ()
@@ -243,7 +263,9 @@ Event = (
     | ShardVerified
     | ShardQuarantined
     | MarkersPublished
+    | MarkersFailed
     | SavesDropped
+    | ForeignDropped
     | ViewRead
     | ViewFailed
     | Registered

@@ -13,12 +13,13 @@ ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | Ha
 NameShard                                          ShardNamed | NamingFailed | SaveGone
 DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
-DropSaves                                          SavesDropped
+DropSaves, DropForeign                             SavesDropped, ForeignDropped
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
+CallHelp                                           -
 Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
@@ -29,9 +30,10 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Copy, CopyState, Fault
+from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -43,8 +45,10 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     Registered,
@@ -74,6 +78,8 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+HELD_A_GAP: Final = 50
+"""Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
 
 class WatcherMachine:
@@ -105,6 +111,8 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
+        self._stocktake_at: float | None = None
+        self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -123,7 +131,7 @@ class WatcherMachine:
         if not self._started:
             return None
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments.append(self._register_at)
+        moments += [self._register_at, self._stocktake_at]
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -132,16 +140,19 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
-        self.keeper.resume(event.session)
+        self._stocktake_at = now + self.node.times.stocktake
+        self.node.traced = event.lineage
+        self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
             self._authority(job, fence)
-        lineage = event.session.lineage if event.session is not None else None
+        lineage = self.node.lineage
         self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
         if self.node.job is not None:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
+        self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims, event.wished)
         self._know_jobs(now)
         self._register()
@@ -153,8 +164,7 @@ class WatcherMachine:
             case Scanned():
                 self._scanned(event, now)
             case InventoryTaken(held):
-                self.node.stocktake(held)
-                self.restorer.stocktaken()
+                self._stocktaken(held, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -178,8 +188,9 @@ class WatcherMachine:
             case FailedWritten(session):
                 self.keeper.told(session)
             case MarkersPublished(session, handout):
-                if self.keeper.published(session):
-                    self.reporter.handout = handout
+                self.keeper.published(session, handout=handout)
+            case MarkersFailed(session, reason):
+                self.keeper.unpublished(session, reason)
             case FenceWritten(job, record):
                 if self._authority(job).written(record):
                     self._obey(job, now)
@@ -189,6 +200,10 @@ class WatcherMachine:
                 self.restorer.quarantined(event, now)
             case SavesDropped():
                 self.saves.dropped(event, now)
+            case ForeignDropped(dropped):
+                for tag in dropped:
+                    self.node.let_go(tag)
+                self.saves.room.made(now)
             case ViewRead(job, view):
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
@@ -209,17 +224,39 @@ class WatcherMachine:
             case _:
                 assert_never(event)
 
+    def _take_stock(self, now: float) -> None:
+        """Have an inventory taken; the more there is, the more time is left to other work between two."""
+        gap = self.node.times.report_gap * (len(self.node.held) // HELD_A_GAP)
+        soon = max(now, self._stocktaken_at + gap)
+        self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
+
+    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+        """Take the inventory; what is missing and was not dropped was removed by somebody else."""
+        here = {one.tag for one in held}
+        for tag in sorted(self.node.held.keys() - here):
+            own = self.node.held[tag].own
+            self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
+            if own and tag.job == self.node.job:
+                self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
+        self.node.stocktake(held)
+        self._stocktaken_at = now
+        later = now + self.node.times.stocktake
+        self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
+        self.restorer.stocktaken()
+
     def _scanned(self, event: Scanned, now: float) -> None:
         snapshot = event.snapshot
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
-        lineage = record.lineage if record is not None else None
+        lineage = self.node.lineage
         coming = (
             self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
         )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+        self.saves.room.judge()
+        self.saves.room.make(now)
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
@@ -243,7 +280,9 @@ class WatcherMachine:
             self._register()
         if event.report.landed != self._landed:
             self._landed = event.report.landed
-            self.node.emit(TakeInventory())
+            self._take_stock(now)
+        self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
+        self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
         for fault in set(event.report.corrupt) - self._corrupt:
             if fault.address is not None and fault.kind == MUTATED:
@@ -317,8 +356,9 @@ class WatcherMachine:
             self._register_failures = 0
             return
         times = self.node.times
-        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
-        self._register_failures = min(self._register_failures + 1, 16)
+        chance = spread(self.node.incarnation, self._register_failures)
+        self._register_at = now + delay(self._register_failures, times.retry_least, times.retry_most, chance)
+        self._register_failures += 1
 
     def _obey(self, job: Job, now: float) -> None:
         """A view newly counts, and its stamps stand in `fence.json`."""
@@ -343,6 +383,9 @@ class WatcherMachine:
 
     def _advance(self, now: float) -> None:
         self._know_jobs(now)
+        if self._stocktake_at is not None and now >= self._stocktake_at:
+            self._stocktake_at = None
+            self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):

@@ -70,7 +70,6 @@ class Reporter:
     uploader_said: dict[Job, UploaderReport] = field(default_factory=dict)
     root: str | None = None
     complete: bool = False
-    handout: bool = True
     _stored: set[Address] = field(default_factory=set)
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
 
@@ -83,6 +82,8 @@ class Reporter:
             if self._may(sent, now, gap):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, times.report):
+                    sent.version += 1  # each one, so that beacons tell whether heartbeats arrive
+                    authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
         sent = self._sent.setdefault(("transfer", ""), Sent())
@@ -156,7 +157,7 @@ class Reporter:
             saving=self.saves.on_the_way(job),
             restore=self.restorer.progress() if mine else None,
             faults=self._faults(job, mine=mine),
-            room=self._room(),
+            room=self.room(),
             services=(
                 self._health(Service.TRANSFER, self.transfer, now),
                 self._health(Service.UPLOADER, self.uploader, now),
@@ -169,9 +170,21 @@ class Reporter:
             backup_requested=tuple(sorted(self.saves.wanted)) if mine else (),
         )
 
-    def _room(self) -> Room | None:
+    def room(self) -> Room | None:
+        """Return the room as the last scan saw it, with what is kept free and what is needed."""
         room = self.node.snapshot.room if self.node.snapshot is not None else None
-        return msgspec.structs.replace(room, reserve=self.saves.reserve) if room is not None else None
+        if room is None:
+            return None
+        fit = self.saves.room.fit
+        if fit is None:
+            return msgspec.structs.replace(room, reserve=self.saves.room.reserve)
+        return msgspec.structs.replace(
+            room,
+            reserve=self.saves.room.reserve,
+            generations=fit.fit,
+            needed=fit.needed,
+            comfortable=fit.comfortable,
+        )
 
     def _alive(self, sibling: Sibling, now: float) -> bool:
         return sibling.heard_at is not None and now < sibling.heard_at + self.node.times.suspect
@@ -205,16 +218,22 @@ class Reporter:
             version=0,
             offers=tuple(offers[:MAX_OFFERS]),
             fetches=self.restorer.fetches(),
-            reserve=self.saves.reserve,
-            reserve_inodes=self.saves.reserve_inodes,
+            reserve=self.saves.room.reserve,
+            reserve_inodes=self.saves.room.reserve_inodes,
+            trainer=self.saves.room.saving,
         )
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        given_up = self.saves.given_up(job)
         return sorted(
             tag
             for tag in self.node.owned.values()
-            if tag.job == job and epoch and tag.save.epoch == epoch and (committed is None or tag.save > committed)
+            if tag.job == job
+            and epoch
+            and tag.save.epoch == epoch
+            and (committed is None or tag.save > committed)
+            and tag.save not in given_up
         )
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
@@ -259,6 +278,8 @@ class Reporter:
             reasons.append(authority.failure)
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
+        if authority is not None and authority.cut_off:
+            reasons.append("the coordinator cannot be reached, and Redis can")
         document = {
             "host": node.host,
             "job": job or "",
@@ -268,14 +289,15 @@ class Reporter:
             "epoch": committed.epoch if committed is not None else 0,
             "step": committed.step if committed is not None else None,
             "protected": self._protected(job, committed),
-            "backup": None,
+            "backup": view.orders.last_backup or None if view is not None and view.orders is not None else None,
             "running_epoch": record.epoch if record is not None else 0,
             "failure": record.failure if record is not None else "",
             "notes": record.notes if record is not None else (),
             "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
             "unfinished": snapshot.unfinished if snapshot is not None else (),
             "foreign": snapshot.foreign if snapshot is not None else 0,
-            "handout": "linked" if self.handout else "none",
+            "handout": "linked" if record is None or record.handout else "none",
+            "room": self.room(),
             "backup_root": node.backup_root or self.root,
             "reasons": reasons,
         }
