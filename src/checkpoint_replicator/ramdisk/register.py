@@ -168,13 +168,25 @@ class Register:
                 self._discard(address)
 
     def commit(self, job: Job, saves: Collection[Save]) -> int:
-        """Note that saves are committed; returns how many sidecars changed."""
+        """Note that saves are committed; returns how many sidecars changed.
+
+        Names of older ones whose data somebody removed go: nobody holds them, so no keep list would ever drop them.
+        """
         changed = 0
         with self.lock():
-            for sidecar in self.inventory().sidecars:
+            inventory = self.inventory()
+            for sidecar in inventory.sidecars:
                 if sidecar.tag.job == job and sidecar.tag.save in saves and not sidecar.committed:
                     self._write_sidecar(msgspec.structs.replace(sidecar, committed=True))
                     changed += 1
+            newest = max(saves, default=None)
+            for sidecar in inventory.sidecars:
+                older = newest is not None and sidecar.tag.job == job and sidecar.tag.save < newest
+                if older and not os.path.lexists(self._layout.data(sidecar.tag.address)):
+                    self._unregister(sidecar, inventory)
+                    inventory = inventory.without(sidecar)
+                    if not inventory.unreadable and not inventory.of(sidecar.tag.address):
+                        self._discard(sidecar.tag.address)
         return changed
 
     def condemn(self, address: Address) -> tuple[Sidecar, ...]:
