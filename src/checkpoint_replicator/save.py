@@ -1,5 +1,6 @@
 """A save and its shards."""
 
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -60,6 +61,7 @@ def parse_save(text: str) -> Save:
     return Save(Epoch(int(epoch)), Step(int(step)))
 
 
+@lru_cache(maxsize=8)
 def shards_of(shape: Shape) -> tuple[ShardKey, ...]:
     """Every shard that a save of this shape must have."""
     return tuple(ShardKey(Rank(rank), Worker(worker)) for rank in range(shape.nodes) for worker in range(shape.workers))

@@ -66,6 +66,8 @@ class Desk:
         self.live: frozenset[Host] = frozenset()
         self.registered: Mapping[Host, HostRecord] = {}
         self.events: list[dict[str, str]] = []
+        self._crew: tuple[object, Crew] | None = None
+        """The last crew, and of what it was made."""
 
     def next_stamp(self, epoch: Epoch | None = None) -> Stamp:
         """Return a stamp above all before, for one decision."""
@@ -117,10 +119,12 @@ class Desk:
         specs = self.specs()
         if len(specs) < epoch.shape.nodes:
             return None
-        lost = frozenset(member.host for member in epoch.members if member.host not in self.live)
-        return Crew(
-            shape=epoch.shape, members=epoch.members, placements=placements(epoch.members, specs, lost), live=self.live
-        )
+        known = (epoch.shape, epoch.members, specs, self.live)
+        if self._crew is None or self._crew[0] != known:
+            lost = frozenset(member.host for member in epoch.members if member.host not in self.live)
+            placed = placements(epoch.members, specs, lost)
+            self._crew = known, Crew(shape=epoch.shape, members=epoch.members, placements=placed, live=self.live)
+        return self._crew[1]
 
     def peers(self) -> dict[Host, Peer | None]:
         """Return how each live host's transfer is reached."""

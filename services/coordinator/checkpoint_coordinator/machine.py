@@ -7,7 +7,7 @@ What it decides becomes true when Redis took the write; only then a beacon wakes
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from checkpoint_coordinator.border import check
+from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
 from checkpoint_coordinator.index import Hashes, hashes, recall
@@ -16,6 +16,7 @@ from checkpoint_coordinator.ledger import Ledger
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.texts import Texts
 from checkpoint_coordinator.words import (
     Effect,
     Event,
@@ -102,6 +103,9 @@ class CoordinatorMachine:
         self._unwritten = False
         self._looped = Epoch(0)
         self._facts: Hashes = {}
+        self._texts = Texts()
+        self._stocked: object = None
+        """Of what the desk's stock was made."""
         self._facts_at = float("-inf")
         self._beacon_at = float("-inf")
         self._fault = ""
@@ -174,12 +178,13 @@ class CoordinatorMachine:
     # ---- what was heard
 
     def _hear(self, event: ReportReceived, now: float) -> list[Effect]:
-        checked = check(self.desk.job, event.sender, event.report)
+        repeated = self.desk.hearing.repeats(event.sender, event.report, now)
+        checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
             return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
         if not self.desk.hearing.take(event.sender, checked.report, now):
             return []
-        self._due = True
+        self._due = self._due or repeated is None
         for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
             self.desk.note("session_superseded", node=event.sender.host, reason=text)
         return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
@@ -319,7 +324,10 @@ class CoordinatorMachine:
             host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
             for host in desk.live
         }
-        desk.stock = take_stock(reports, desk.archive.listing.entries if desk.archive.listing is not None else ())
+        entries = desk.archive.listing.entries if desk.archive.listing is not None else ()
+        if self._stocked != (reports, entries):
+            self._stocked = reports, entries
+            desk.stock = take_stock(reports, entries)
         self._rendezvous.advance(now)
         self._safekeeping.advance(now)
         self._watch_restarts()
@@ -370,7 +378,7 @@ class CoordinatorMachine:
         if now - self._facts_at >= FACTS_PERIOD:
             self._facts_at = now
             self._facts = facts(desk, now)
-        write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
+        write = self._ledger.write({**hashes(desk.state, self._texts), **self._facts}, desk.events, lease, desk.stamp, now)
         return [write] if write is not None else []
 
     def _written(self, event: Written, now: float) -> list[Effect]:

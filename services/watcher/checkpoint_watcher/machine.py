@@ -106,22 +106,35 @@ class WatcherMachine:
         self._register_failures = 0
         self._landed = 0
         self._corrupt: set[Fault] = set()
+        self._deadline: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event and return what is to be done, in order."""
+        node = self.node
         if isinstance(event, Started):
             self._start(event, now)
+            self._advance(now, news=True)
         elif self._started:
-            self._take(event, now)
-        if self._started:
-            self._advance(now)
-        effects, self.node.effects = self.node.effects, []
+            news = self._take(event, now)
+            if news or node.effects or isinstance(event, Scanned) or self._is_due(now):
+                self._advance(now, news=news)
+        effects, node.effects = node.effects, []
         return effects
 
     def next_deadline(self) -> float | None:
         """When `Ticked` is wanted at the latest."""
-        if not self._started:
-            return None
+        return self._deadline
+
+    def _is_due(self, now: float) -> bool:
+        """Whether time alone asks for something; a beacon may have moved the moment at which Redis is read."""
+        deadline = self._deadline
+        for authority in self.authorities.values():
+            moment = authority.deadline()
+            if moment is not None and (deadline is None or moment < deadline):
+                self._deadline = deadline = moment
+        return deadline is not None and now >= deadline
+
+    def _next_deadline(self) -> float | None:
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
         moments.append(self._register_at)
         moments += [authority.deadline() for authority in self.authorities.values()]
@@ -146,12 +159,13 @@ class WatcherMachine:
         self._know_jobs(now)
         self._register()
 
-    def _take(self, event: Event, now: float) -> None:  # noqa: PLR0915 - one flat line or two an event
+    def _take(self, event: Event, now: float) -> bool:  # noqa: PLR0915 - one flat line or two an event
+        """Take an event; False: nothing is different from before, but what its effects will change."""
         match event:
             case Ticked():
-                pass
+                return False
             case Scanned():
-                self._scanned(event, now)
+                return self._scanned(event, now)
             case InventoryTaken(held):
                 self.node.stocktake(held)
                 self.restorer.stocktaken()
@@ -197,20 +211,22 @@ class WatcherMachine:
             case Registered():
                 self._registered(event, now)
             case BeaconHeard(job, incarnation, beacon):
+                known = job in self.authorities
                 self._authority(job).beacon(incarnation, beacon, now)
+                return not known
             case TransferReported():
-                self._transfer_reported(event, now)
+                return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                self.reporter.uploader.incarnation, self.reporter.uploader.heard_at = incarnation, now
-                self.reporter.uploader_said[job] = report
-                self.reporter.root = report.root
+                return self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:
                 assert_never(event)
+        return True
 
-    def _scanned(self, event: Scanned, now: float) -> None:
+    def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
+        news = snapshot != self.node.snapshot
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
@@ -220,6 +236,7 @@ class WatcherMachine:
         )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+        return news
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
@@ -229,15 +246,13 @@ class WatcherMachine:
             self._register()
             self._authority(self.node.job).look(now)
 
-    def _transfer_reported(self, event: TransferReported, now: float) -> None:
+    def _transfer_reported(self, event: TransferReported, now: float) -> bool:
         reporter = self.reporter
         if event.incarnation != reporter.transfer.incarnation:
             self._landed = event.report.landed
             self._corrupt.clear()
             self.node.emit(TakeInventory(recover=True))
-        reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
-        reporter.transfer_said = event.report
-        reporter.note_stored(event.report)
+        news = reporter.hear_transfer(event.incarnation, event.report, now)
         if event.report.peer != self.node.transfer:
             self.node.transfer = event.report.peer
             self._register()
@@ -255,6 +270,7 @@ class WatcherMachine:
             if copy.state is CopyState.MUTATED:
                 self._mutate(copy.address, copy.reason)
         self._uncopied(event.report.copies)
+        return news
 
     def _uncopied(self, copies: tuple[Copy, ...]) -> None:
         """Say once of each own save which peer takes no copy and why, until it does or the save needs none any more."""
@@ -341,14 +357,16 @@ class WatcherMachine:
 
     # ---- what is next
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, *, news: bool) -> None:
         self._know_jobs(now)
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):
             for known in self.authorities:
                 self._keep(known)
-        self.reporter.complete = self._complete()
+        complete = self._complete()
+        news = news or complete is not self.reporter.complete
+        self.reporter.complete = complete
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         job = self.node.job
         if job is not None:
@@ -357,11 +375,13 @@ class WatcherMachine:
             if self.keeper.overdue(now):
                 self.keeper.fail(self._overdue(authority))
         self.keeper.advance(now, claims_done=not self.saves.claiming)
+        if news or self.node.effects:
+            self.reporter.touch()
         for one in self.authorities.values():
             one.advance(now)
-        self.reporter.touch()
         self.reporter.advance(self.authorities, now)
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
+        self._deadline = self._next_deadline()
 
     def _complete(self) -> bool:
         """Whether every finished save that was found is hashed and named.
