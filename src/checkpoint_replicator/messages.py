@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Rank, StoreId
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Number, Rank, StoreId, Token
 from checkpoint_replicator.records import BackupOrder, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
@@ -103,7 +103,7 @@ class Saving(Struct, frozen=True, kw_only=True):
 
     save: Save
     key: ShardKey
-    size: int = 0
+    size: Number = 0
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -139,20 +139,20 @@ class RestoreProgress(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     verified: tuple[ShardKey, ...] = ()
     failed: tuple[Fault, ...] = ()
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     published: bool = False
 
 
 class Room(Struct, frozen=True, kw_only=True):
     """Bytes and inodes of the ramdisk; `reserve` is what is kept free for the trainer's next save."""
 
-    size: int
-    free: int
-    reserve: int = 0
-    inodes: int = 0
-    inodes_free: int = 0
+    size: Number
+    free: Number
+    reserve: Number = 0
+    inodes: Number = 0
+    inodes_free: Number = 0
 
 
 class ServiceHealth(Struct, frozen=True, kw_only=True):
@@ -198,10 +198,10 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     done: bool = False
     reason: str = ""
     entries: tuple[BackupEntry, ...] = ()
-    size: int = 0
+    size: Number = 0
     crc32c: dict[str, str] = {}
     """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Number] = {}
     """Object name to bytes, of the same objects."""
 
 
@@ -231,7 +231,7 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
         backup_requested: steps of which a worker's directory held `_BACKUP_REQUESTED`.
     """
 
-    version: int
+    version: Number
     session: Session | None = None
     rank: Rank | None = None
     store: StoreId = StoreId("")
@@ -263,9 +263,9 @@ class Beacon(Tagged, frozen=True, kw_only=True):
     """
 
     stamp: Stamp
-    token: int
+    token: Token
     store: StoreId
-    taken: dict[str, int] = {}
+    taken: dict[str, Number] = {}
 
 
 # ---- watcher to transfer and back
@@ -303,11 +303,11 @@ class TransferOrders(Tagged, frozen=True, kw_only=True):
         uploader: endpoint of the local uploader, empty without.
     """
 
-    version: int
+    version: Number
     offers: tuple[OfferOrder, ...] = ()
     fetches: tuple[FetchOrder, ...] = ()
-    reserve: int = 0
-    reserve_inodes: int = 0
+    reserve: Number = 0
+    reserve_inodes: Number = 0
 
 
 class CopyState(StrEnum):
@@ -327,7 +327,7 @@ class Copy(Struct, frozen=True, kw_only=True):
     host: Host
     state: CopyState
     reason: str = ""
-    sent: int = 0
+    sent: Number = 0
 
 
 class FetchState(StrEnum):
@@ -343,9 +343,9 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
     address: Address
     state: FetchState
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     reason: str = ""
 
 
@@ -360,10 +360,10 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
     """
 
     peer: Peer
-    version: int = 0
+    version: Number = 0
     copies: tuple[Copy, ...] = ()
     fetches: tuple[Fetch, ...] = ()
-    landed: int = 0
+    landed: Number = 0
     corrupt: tuple[Fault, ...] = ()
 
 
@@ -373,7 +373,7 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
 class UploaderOrders(Tagged, frozen=True, kw_only=True):
     """All that the watcher wants of the uploader now."""
 
-    version: int
+    version: Number
     orders: tuple[BackupOrder, ...] = ()
 
 
@@ -387,9 +387,9 @@ class UploaderReport(Tagged, frozen=True, kw_only=True):
     """
 
     root: str | None
-    version: int = 0
+    version: Number = 0
     results: tuple[BackupResult, ...] = ()
-    sent: dict[str, int] = {}
+    sent: dict[str, Number] = {}
 
 
 # ---- transfer to transfer (and transfer to the local uploader as a holder)
@@ -411,8 +411,8 @@ class Offer(Tagged, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
 
-    first: Annotated[int, msgspec.Meta(ge=0)]
-    count: Annotated[int, msgspec.Meta(ge=1)]
+    first: Number
+    count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
 
 
 class Want(Tagged, frozen=True, kw_only=True):
@@ -430,7 +430,7 @@ class Want(Tagged, frozen=True, kw_only=True):
     address: Address
     answer_to: Peer
     runs: tuple[Run, ...] = ()
-    credit: int = 0
+    credit: Number = 0
     tree: bool = False
     backup: str = ""
 

@@ -30,6 +30,8 @@ TIMES: Final = Times(
     lease_renewed=2.0,
     lease_ttl=6.0,
     lease_margin=1.5,
+    look=0.15,
+    facts=4.0,
     beacon=1.5,
     beacon_silent=4.0,
     scan=2.0,
@@ -146,9 +148,10 @@ class World:
 
     def run(self, until: float, over: "Callable[[], bool] | None" = None) -> bool:
         """Go on, checking the laws after every event; True as soon as `over` holds."""
-        while self.timeline.next <= until:
-            self.timeline.step()
-            self.laws.check()
+        timeline, check = self.timeline, self.laws.check
+        while timeline.next <= until:
+            timeline.step()
+            check()
             if over is not None and over():
                 return True
         self.timeline.now = until

@@ -43,10 +43,6 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-LOOK_PERIOD: Final = 0.05
-"""Seconds between two looks at everything while reports keep coming."""
-FACTS_PERIOD: Final = 1.0
-"""Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
 LOOP: Final = 3
@@ -169,10 +165,10 @@ class CoordinatorMachine:
         """Return when to be asked again."""
         moments = [self._tenure.next_moment(self._now)]
         if self._tenure.lease is not None:
-            look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
+            look = self._looked + (self._times.look if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
         # A moment that has passed without effect waits a little: the loop is never always due.
-        floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
+        floor = self._now + self._times.look if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
 
     # ---- what was heard
@@ -299,7 +295,7 @@ class CoordinatorMachine:
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
             effects.append(ReadHosts())
-        if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
+        if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
         if self._unwritten:
@@ -375,7 +371,7 @@ class CoordinatorMachine:
             return [self._ledger.raise_fence(lease, self._raising)]
         if self._rebuilding is not None:
             return []
-        if now - self._facts_at >= FACTS_PERIOD:
+        if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             self._facts = facts(desk, now)
         write = self._ledger.write({**hashes(desk.state, self._texts), **self._facts}, desk.events, lease, desk.stamp, now)
