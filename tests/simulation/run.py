@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import TROUBLE, Faults
+from simulation.faults import Faults
 from simulation.laws import LawBrokenError
 from simulation.ramdisk import TornError
 from simulation.world import World
@@ -26,7 +26,7 @@ def run(seed: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
     try:
         world.start()
         faults.begin()
-        world.run(TROUBLE)
+        world.run(world.trouble)
         faults.end()
         _come_to_rest(world)
     except TornError as error:
@@ -58,7 +58,7 @@ def _come_to_rest(world: World) -> None:
     limit = world.now + PATIENCE * world.times.client
     if not world.run(limit, safe) and not _lost(world):
         raise LawBrokenError(6, f"no save was committed in quiet: {world.explain()}")
-    if world.events - begun > 1000 * (world.now - TROUBLE + 10):
+    if world.events - begun > 1000 * (world.now - world.trouble + 10):
         raise LawBrokenError(6, f"{world.events - begun} events in {world.now:.0f} s: somebody is always busy")
 
 

@@ -52,8 +52,17 @@ TIMES: Final = Times(
 """The product's times, closer together, so that a run is short."""
 
 
+SMALL: Final = 0.85
+"""So many worlds have few nodes and a short trouble."""
+
+
 class World:
-    """Everything; made from a seed, and the same from the same seed."""
+    """Everything; made from a seed, and the same from the same seed.
+
+    Attributes:
+        small: few nodes, a short trouble.
+        trouble: seconds in which things go wrong.
+    """
 
     def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None) -> None:
         self.seed = seed
@@ -72,8 +81,10 @@ class World:
         self.redis = Redis(self)
         self.bucket = Bucket(self, "memory://bucket")
         self.laws = Laws(self)
-        nodes = chance.choice((2, 2, 3, 3, 4, 5))
-        workers = chance.choice((1, 1, 2))
+        self.small = chance.random() < SMALL
+        self.trouble = chance.uniform(8.0, 16.0) if self.small else 45.0
+        nodes = chance.choice((2, 2, 3)) if self.small else chance.choice((3, 4, 5))
+        workers = 1 if self.small else chance.choice((1, 1, 2))
         directories = workers == 1 and chance.random() < 0.5
         peers = chance.choice((1, 1, 1, 2)) if nodes > 2 else 1
         self.training = Training(self, nodes, workers, peers, directories=directories)

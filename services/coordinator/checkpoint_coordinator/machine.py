@@ -374,7 +374,8 @@ class CoordinatorMachine:
         if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             self._facts = facts(desk, now)
-        write = self._ledger.write({**hashes(desk.state, self._texts), **self._facts}, desk.events, lease, desk.stamp, now)
+        wanted = {**hashes(desk.state, self._texts), **self._facts}
+        write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
         return [write] if write is not None else []
 
     def _written(self, event: Written, now: float) -> list[Effect]:

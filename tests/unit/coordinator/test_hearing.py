@@ -78,3 +78,16 @@ def test_hosts_that_were_silent_for_long_are_forgotten() -> None:
     assert hearing.voices
     hearing.forget_silent(62, 60)
     assert not hearing.voices
+
+
+def test_only_the_same_words_of_the_same_life_soon_after_are_a_repetition() -> None:
+    hearing = Hearing(Times())
+    report = NodeReport(version=1)
+    assert hearing.repeats(party("a"), report, 1) is None
+    hearing.take(party("a"), report, 1)
+    assert hearing.repeats(party("a"), NodeReport(version=1), 2) is report
+    assert hearing.repeats(party("a"), NodeReport(version=2), 2) is None
+    assert hearing.repeats(party("a", "new"), report, 2) is None
+    assert hearing.repeats(party("a"), report, 1 + Times().suspect) is None
+    hearing.stale()
+    assert hearing.repeats(party("a"), report, 2) is None
