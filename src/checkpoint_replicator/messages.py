@@ -110,7 +110,8 @@ class Fault(Struct, frozen=True, kw_only=True):
     """Something that a node could not do as wished; it stays in reports until its cause is gone.
 
     Attributes:
-        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`.
+        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`,
+            `undersized` (the ramdisk is too small for two saves), `foreign` (another job's data went for room).
         save: the save concerned, if any.
         key: the shard concerned, if any.
         reason: for people; says what was expected and what was found.
@@ -146,13 +147,23 @@ class RestoreProgress(Struct, frozen=True, kw_only=True):
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """Bytes and inodes of the ramdisk; `reserve` is what is kept free for the trainer's next save."""
+    """Bytes and inodes of the ramdisk.
+
+    Attributes:
+        reserve: bytes kept free for the trainer's next save.
+        generations: how many saves with the copies for others fit; 0 with `needed` 0: no save's size is known yet.
+        needed: bytes for two of them.
+        comfortable: bytes for three.
+    """
 
     size: Number
     free: Number
     reserve: Number = 0
     inodes: Number = 0
     inodes_free: Number = 0
+    generations: Number = 0
+    needed: Number = 0
+    comfortable: Number = 0
 
 
 class ServiceHealth(Struct, frozen=True, kw_only=True):
@@ -300,7 +311,7 @@ class TransferOrders(Tagged, frozen=True, kw_only=True):
     Attributes:
         reserve: bytes to leave free for the trainer's next save when a peer's copy asks for room.
         reserve_inodes: the same for inodes.
-        uploader: endpoint of the local uploader, empty without.
+        trainer: a trainer saves here, so its next save goes before copies and old partials.
     """
 
     version: Number
@@ -308,6 +319,7 @@ class TransferOrders(Tagged, frozen=True, kw_only=True):
     fetches: tuple[FetchOrder, ...] = ()
     reserve: Number = 0
     reserve_inodes: Number = 0
+    trainer: bool = False
 
 
 class CopyState(StrEnum):
@@ -357,6 +369,7 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
         version: of the orders that it follows.
         landed: grows when a peer's copy was named here: a wake-up for the watcher to look at its sidecars.
         corrupt: own shards whose bytes differ from their address, found while reading them for a peer.
+        lacking: by job the bytes that the largest shard lacked which had no room here of late.
     """
 
     peer: Peer
@@ -365,6 +378,7 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
     fetches: tuple[Fetch, ...] = ()
     landed: Number = 0
     corrupt: tuple[Fault, ...] = ()
+    lacking: dict[str, Number] = {}
 
 
 # ---- watcher to uploader and back

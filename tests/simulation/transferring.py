@@ -89,6 +89,8 @@ class Transferring(Process):
                 self._later(0.02, lambda: self._moved(effect.address, number, disk.store(effect)))
             case do.NameShard(address, number):
                 self._later(0.02, lambda: self._name(effect, number))
+            case do.TrimPartials(reserve, busy):
+                disk.trim(reserve, busy)
             case do.ForgetPeer():
                 pass
 

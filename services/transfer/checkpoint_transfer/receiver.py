@@ -115,7 +115,7 @@ class Receiver:
                 if self.phase in {Phase.LOOKING, Phase.OPENING}:
                     self.phase = Phase.NAMING
                     effects.append(NameShard())
-            case RoomMissing(reason):
+            case RoomMissing(reason, _):
                 if self.phase in {Phase.LOOKING, Phase.OPENING}:
                     self._fail(reason, now)
                     self.fault = "no_room"

@@ -210,6 +210,8 @@ class TransferService:
                 self._start(self._names, partial(self._disk.check, address), self._checked)
             case do.Close(address):
                 self._start(self._names, partial(self._disk.close, address), lambda _: None)
+            case do.TrimPartials(reserve, busy):
+                self._start(self._names, partial(self._disk.trim, reserve, busy), self._trimmed)
             case do.ForgetPeer(peer):
                 for endpoint in peer.leaves:
                     if (known := self._lines.pop(endpoint, None)) is not None:
@@ -309,6 +311,10 @@ class TransferService:
         message = Offer(tags=effect.tags, answer_to=self._peer, address=effect.address)
         line = self._line(effect.peer.control, source_of(effect.peer))
         line.send(self._envelope(_transfer_of(effect.peer), effect.job, message), frames)
+
+    def _trimmed(self, count: int) -> None:
+        if count:
+            self._log.info("partials_removed", count=count)
 
     def _checked(self, event: do.ShardChecked) -> None:
         if event.fault:

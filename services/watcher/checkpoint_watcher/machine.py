@@ -13,7 +13,7 @@ ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | Ha
 NameShard                                          ShardNamed | NamingFailed | SaveGone
 DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
-DropSaves                                          SavesDropped
+DropSaves, DropForeign                             SavesDropped, ForeignDropped
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
@@ -43,8 +43,10 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     Registered,
@@ -115,7 +117,8 @@ class WatcherMachine:
             self._start(event, now)
             self._advance(now, news=True)
         elif self._started:
-            news = self._take(event, now)
+            faults = node.faults.copy()
+            news = self._take(event, now) or faults != node.faults
             if news or node.effects or isinstance(event, Scanned) or self._is_due(now):
                 self._advance(now, news=news)
         effects, node.effects = node.effects, []
@@ -145,16 +148,18 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
-        self.keeper.resume(event.session)
+        self.node.traced = event.lineage
+        self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
             self._authority(job, fence)
-        lineage = event.session.lineage if event.session is not None else None
+        lineage = self.node.lineage
         self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
         if self.node.job is not None:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+        self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()
@@ -192,8 +197,9 @@ class WatcherMachine:
             case FailedWritten(session):
                 self.keeper.told(session)
             case MarkersPublished(session, handout):
-                if self.keeper.published(session):
-                    self.reporter.handout = handout
+                self.keeper.published(session, handout=handout)
+            case MarkersFailed(session, reason):
+                self.keeper.unpublished(session, reason)
             case FenceWritten(job, record):
                 if self._authority(job).written(record):
                     self._obey(job, now)
@@ -203,6 +209,10 @@ class WatcherMachine:
                 self.restorer.quarantined(event, now)
             case SavesDropped():
                 self.saves.dropped(event, now)
+            case ForeignDropped(dropped):
+                for tag in dropped:
+                    self.node.let_go(tag)
+                self.saves.room.made(now)
             case ViewRead(job, view):
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
@@ -230,12 +240,14 @@ class WatcherMachine:
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
-        lineage = record.lineage if record is not None else None
+        lineage = self.node.lineage
         coming = (
             self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
         )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+        self.saves.room.judge()
+        self.saves.room.make(now)
         return news
 
     def _opened(self, now: float) -> None:
@@ -259,6 +271,8 @@ class WatcherMachine:
         if event.report.landed != self._landed:
             self._landed = event.report.landed
             self.node.emit(TakeInventory())
+        self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
+        self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
         for fault in set(event.report.corrupt) - self._corrupt:
             if fault.address is not None and fault.kind == MUTATED:

@@ -10,7 +10,7 @@ from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.effects import Announce, AppendErrors, Effect, Register
-from checkpoint_watcher.record import SessionRecord
+from checkpoint_watcher.record import Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
 __all__ = ["Node"]
@@ -25,6 +25,7 @@ class Node:
     Attributes:
         effects: what the event in hand has led to so far.
         session: what `session.json` holds, or will as soon as a write in hand is done.
+        traced: where there was none at the start: whose saves stand here, as the sidecars tell it.
         yaml_gone: the session's yaml is known to be gone from the directory.
         held: the inventory, all jobs.
         owned: of it, what was saved here.
@@ -39,6 +40,7 @@ class Node:
     backup_root: str | None = None
     effects: list[Effect] = field(default_factory=list)
     session: SessionRecord | None = None
+    traced: Lineage | None = None
     yaml_gone: bool = False
     snapshot: Snapshot | None = None
     held: dict[Tag, Held] = field(default_factory=dict)
@@ -46,6 +48,11 @@ class Node:
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Whose saves stand in the directory now."""
+        return self.session.lineage if self.session is not None else self.traced
 
     @property
     def job(self) -> Job | None:

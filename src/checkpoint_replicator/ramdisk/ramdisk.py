@@ -337,6 +337,13 @@ class Ramdisk:
         """Remove a partial, or what is left of one after its data got a name."""
         self._files.remove(self.layout.partial(address))
 
+    def partial_age(self, address: Address, now: float) -> float:
+        """Return for how many seconds of the wall clock nothing was noted in a partial; infinite for a broken one."""
+        try:
+            return now - (self.layout.partial(address) / "bitmap").stat().st_mtime
+        except OSError:
+            return float("inf")
+
     def _create(self, folder: Path, tree: Tree, reserve: int, reserve_inodes: int) -> Partial:
         inodes = inodes_for(len(tree.entries))
         try:
