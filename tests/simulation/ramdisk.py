@@ -62,7 +62,7 @@ class Ramdisk:
     readers: set[Address] = field(default_factory=set)
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = field(default_factory=dict)
-    given: dict[tuple[Save, ShardKey], Address] = field(default_factory=dict)
+    given: dict[tuple[Job, Save, ShardKey], Address] = field(default_factory=dict)
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
     inodes: int = 0
@@ -127,7 +127,7 @@ class Ramdisk:
             known = self.sidecars.get(tag)
             own = own or (known is not None and known.own)
             self.sidecars[tag] = Held(tag=tag, own=own, committed=known is not None and known.committed)
-            self.given[tag.save, tag.key] = tag.address
+            self.given[tag.job, tag.save, tag.key] = tag.address
         return ""
 
     def unname(self, tag: Tag) -> bool:

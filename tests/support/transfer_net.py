@@ -254,6 +254,8 @@ class Net:
         self.patience = patience or Patience()
         self.posted: list[Posted] = []
         self.backup: dict[str, set[Address]] = {}
+        self.spoiled: set[tuple[Address, int]] = set()
+        """Leaves that every backup gives with a bit error."""
         self.disks = {name: PaperDisk() for name in names}
         self.nodes: dict[str, PaperNode] = {}
         for name in names:
@@ -281,7 +283,8 @@ class Net:
             self.posted.append(Posted(uploader, node.me, offer, (b"%d" % leaves,)))
         for leaf in leaves_in(want.runs):
             message = Leaves(address=want.address, runs=(Run(first=leaf, count=1),))
-            self.posted.append(Posted(uploader, node.me, message, (token(want.address, leaf),)))
+            found = BAD if (want.address, leaf) in self.spoiled else token(want.address, leaf)
+            self.posted.append(Posted(uploader, node.me, message, (found,)))
 
     def deliver(self, place: int = 0) -> None:
         """Deliver one message and let the disk settle; one for a process that is no more is dropped."""

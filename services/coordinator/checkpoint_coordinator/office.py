@@ -42,7 +42,16 @@ INBOX: Final = 4096
 GIVE_BACK: Final = 1.0
 """Seconds that an ending process takes for giving its lease back."""
 ALARMS: Final = frozenset(
-    {"restart_loop", "lease_lost", "store_failed", "report_refused", "backup_failed", "index_lost"}
+    {
+        "backup_failed",
+        "backup_overdue",
+        "index_lost",
+        "lease_lost",
+        "report_refused",
+        "restart_loop",
+        "saves_failing",
+        "store_failed",
+    }
 )
 
 Request = Callable[[], Awaitable[Event | None]]

@@ -191,9 +191,10 @@ class ZeroMQBus:
         """Count a send that found no room or no peer."""
         self._refused.inc()
 
-    def pack(self, envelope: Envelope) -> list[bytes] | None:
-        """Return a message's first frames; None, counted and logged, where no reader would take it."""
+    def pack(self, envelope: Envelope, body: Body = ()) -> list[bytes] | None:
+        """Return a message's first frames; None, counted and logged, where no reader would take it with this body."""
         try:
+            _check_frames(body)
             return encode(envelope)
         except ProtocolError as error:
             self._unpackable.inc()
@@ -297,6 +298,11 @@ class ZeroMQBus:
                 changed(event == _UP)
 
 
+def _check_frames(body: Body) -> None:
+    if (largest := max(map(len, body), default=0)) > FRAME_LIMIT:
+        raise ProtocolError(f"expected frames of at most {FRAME_LIMIT} bytes, found one of {largest}")
+
+
 def _last(socket: _Socket) -> str:
     endpoint = socket.get(zmq.LAST_ENDPOINT)
     return endpoint.rstrip(b"\0").decode() if isinstance(endpoint, bytes) else str(endpoint)
@@ -335,7 +341,7 @@ class _PushSender:
 
     def send(self, envelope: Envelope, body: Body = ()) -> bool:
         socket = self.socket
-        if socket is None or socket.closed or (head := self._bus.pack(envelope)) is None:
+        if socket is None or socket.closed or (head := self._bus.pack(envelope, body)) is None:
             return False
         frames = [*head, *body]
         for _ in range(2):
