@@ -31,7 +31,7 @@ from typing import Final, assert_never
 
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Copy, CopyState, Fault
+from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -107,6 +107,7 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
+        self._stocktake_at: float | None = None
         self._corrupt: set[Fault] = set()
         self._deadline: float | None = None
 
@@ -139,7 +140,7 @@ class WatcherMachine:
 
     def _next_deadline(self) -> float | None:
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments.append(self._register_at)
+        moments += [self._register_at, self._stocktake_at]
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -148,6 +149,7 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
+        self._stocktake_at = now + self.node.times.stocktake
         self.node.traced = event.lineage
         self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
@@ -172,8 +174,7 @@ class WatcherMachine:
             case Scanned():
                 return self._scanned(event, now)
             case InventoryTaken(held):
-                self.node.stocktake(held)
-                self.restorer.stocktaken()
+                self._stocktaken(held, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -233,6 +234,18 @@ class WatcherMachine:
             case _:
                 assert_never(event)
         return True
+
+    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+        """Take the inventory; what is missing and was not dropped was removed by somebody else."""
+        here = {one.tag for one in held}
+        for tag in sorted(self.node.held.keys() - here):
+            own = self.node.held[tag].own
+            self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
+            if own and tag.job == self.node.job:
+                self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
+        self.node.stocktake(held)
+        self._stocktake_at = now + self.node.times.stocktake
+        self.restorer.stocktaken()
 
     def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
@@ -373,6 +386,9 @@ class WatcherMachine:
 
     def _advance(self, now: float, *, news: bool) -> None:
         self._know_jobs(now)
+        if self._stocktake_at is not None and now >= self._stocktake_at:
+            self._stocktake_at = None  # until it is answered
+            self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):
