@@ -19,6 +19,7 @@ CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, Ya
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
+CallHelp                                           -
 Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
@@ -29,6 +30,7 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
@@ -76,6 +78,8 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+HELD_A_GAP: Final = 50
+"""Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
 
 class WatcherMachine:
@@ -108,6 +112,7 @@ class WatcherMachine:
         self._register_failures = 0
         self._landed = 0
         self._stocktake_at: float | None = None
+        self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
         self._deadline: float | None = None
 
@@ -160,7 +165,7 @@ class WatcherMachine:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
@@ -235,6 +240,12 @@ class WatcherMachine:
                 assert_never(event)
         return True
 
+    def _take_stock(self, now: float) -> None:
+        """Have an inventory taken; the more there is, the more time is left to other work between two."""
+        gap = self.node.times.report_gap * (len(self.node.held) // HELD_A_GAP)
+        soon = max(now, self._stocktaken_at + gap)
+        self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
+
     def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
         """Take the inventory; what is missing and was not dropped was removed by somebody else."""
         here = {one.tag for one in held}
@@ -244,7 +255,9 @@ class WatcherMachine:
             if own and tag.job == self.node.job:
                 self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
         self.node.stocktake(held)
-        self._stocktake_at = now + self.node.times.stocktake
+        self._stocktaken_at = now
+        later = now + self.node.times.stocktake
+        self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
 
     def _scanned(self, event: Scanned, now: float) -> bool:
@@ -283,7 +296,7 @@ class WatcherMachine:
             self._register()
         if event.report.landed != self._landed:
             self._landed = event.report.landed
-            self.node.emit(TakeInventory())
+            self._take_stock(now)
         self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
         self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
@@ -360,8 +373,9 @@ class WatcherMachine:
             self._register_failures = 0
             return
         times = self.node.times
-        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
-        self._register_failures = min(self._register_failures + 1, 16)
+        chance = spread(self.node.incarnation, self._register_failures)
+        self._register_at = now + delay(self._register_failures, times.retry_least, times.retry_most, chance)
+        self._register_failures += 1
 
     def _obey(self, job: Job, now: float) -> None:
         """A view newly counts, and its stamps stand in `fence.json`."""
@@ -387,7 +401,7 @@ class WatcherMachine:
     def _advance(self, now: float, *, news: bool) -> None:
         self._know_jobs(now)
         if self._stocktake_at is not None and now >= self._stocktake_at:
-            self._stocktake_at = None  # until it is answered
+            self._stocktake_at = None
             self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()

@@ -88,6 +88,8 @@ class Reporter:
             if sent.due(now, gap, times.report):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, times.report):
+                    sent.version += 1  # each one, so that beacons tell whether heartbeats arrive
+                    authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
         sent = self._sent.setdefault(("transfer", ""), Sent())
@@ -243,10 +245,15 @@ class Reporter:
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        given_up = self.saves.given_up(job)
         return sorted(
             tag
             for tag in self.node.owned.values()
-            if tag.job == job and epoch and tag.save.epoch == epoch and (committed is None or tag.save > committed)
+            if tag.job == job
+            and epoch
+            and tag.save.epoch == epoch
+            and (committed is None or tag.save > committed)
+            and tag.save not in given_up
         )
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
@@ -291,6 +298,8 @@ class Reporter:
             reasons.append(authority.failure)
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
+        if authority is not None and authority.cut_off:
+            reasons.append("the coordinator cannot be reached, and Redis can")
         document = {
             "host": node.host,
             "job": job or "",
@@ -300,7 +309,7 @@ class Reporter:
             "epoch": committed.epoch if committed is not None else 0,
             "step": committed.step if committed is not None else None,
             "protected": self._protected(job, committed),
-            "backup": None,
+            "backup": view.orders.last_backup or None if view is not None and view.orders is not None else None,
             "running_epoch": record.epoch if record is not None else 0,
             "failure": record.failure if record is not None else "",
             "notes": record.notes if record is not None else (),
