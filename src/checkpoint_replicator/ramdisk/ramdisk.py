@@ -288,6 +288,8 @@ class Ramdisk:
 
     def stands(self, address: Address) -> bool:
         """Tell whether a shard with this address stands here."""
+        if not os.path.lexists(self.layout.data(address)):
+            return False
         return any(self.standing(sidecar) for sidecar in self.inventory().of(address))
 
     def strays(self) -> tuple[tuple[ShardName, str], ...]:
