@@ -61,8 +61,9 @@ MAX_DOCUMENT: Final = 256 << 20
 
 _NAME: Final = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}", re.ASCII)
 _FORMAT: Final = "%Y-%m-%d_%H-%M"
-_META: Final = re.compile(r"(?P<job>.+)-s(?P<step>\d{1,15})-n(?P<rank>\d{1,5})-w(?P<worker>\d{1,5})\.meta", re.ASCII)
+_META: Final = re.compile(r"(?P<job>.+)-s(?P<step>\d{1,18})-n(?P<rank>\d{1,9})-w(?P<worker>\d{1,9})\.meta", re.ASCII)
 _MOST_PLACE: Final = (1 << 16) - 1
+_MOST_NUMBER: Final = (1 << 53) - 1
 _MOST_SHARDS: Final = 1 << 20
 """More shards than this are no save of ours; keeps a hostile name from costing memory."""
 
@@ -292,8 +293,10 @@ def _judge_foreign(job: Job, name: str, blobs: Mapping[str, Blob], documents: Ma
         if address not in sizes:
             return BackupEntry(name=name, whole=False, reason=f"{object_name} names {address:.12}…, which is missing")
         key = ShardKey(Rank(int(match["rank"])), Worker(int(match["worker"])))
-        if max(key.rank, key.worker) > _MOST_PLACE:
-            return BackupEntry(name=name, whole=False, reason=f"{object_name} is of an impossible rank or worker")
+        if sizes[address] > _MOST_NUMBER:
+            return BackupEntry(name=name, whole=False, reason=f"{object_name} names {sizes[address]} bytes of data")
+        if max(key.rank, key.worker) > _MOST_PLACE or int(match["step"]) > _MOST_NUMBER:
+            return BackupEntry(name=name, whole=False, reason=f"{object_name} is of an impossible step, rank or worker")
         found[key] = (Step(int(match["step"])), Address(address))
     if not found:
         return BackupEntry(name=name, whole=False, reason="holds no .meta")
