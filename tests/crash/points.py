@@ -96,6 +96,7 @@ SIMULATED = "needs what a small healthy cluster never has; the simulation comes 
 UNREACHED: Final = {
     "watcher Start 4": "needs a trash that was not emptied before",
     "watcher Start 5": "needs a trash that was not emptied before",
+    "watcher AdoptStrays": "needs data of another replicator",
     "watcher DropForeign": "needs a full ramdisk",
     "watcher CallHelp": "needs a node that reaches Redis and not its coordinator",
     "transfer TrimPartials": SIMULATED,

@@ -31,7 +31,9 @@ EFFECTS = {
 def test_every_effect_of_a_service_has_its_failpoints(service: str) -> None:
     named = {effect.__name__ for effect in EFFECTS[service]}
     listed = {point.split()[0] for point in LISTS[service]}
-    assert named - listed == set()
+    assert named - listed == set(), (
+        f"list them in checkpoint_{service}/failpoints.py, and tests/crash/points.py: where?"
+    )
     assert listed - named <= {"Start", "Sweep"}
 
 

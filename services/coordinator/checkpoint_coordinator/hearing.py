@@ -20,6 +20,8 @@ __all__ = ["Hearing", "Voice"]
 MOST_OLD: Final = 4096
 """So many superseded incarnations are remembered."""
 MOST_HOSTS: Final = 1 << 16
+MOST_SHARDS: Final = 1 << 22
+"""Shards that all hosts together may report; each costs about a KiB. 1,000 hosts with 1,000 shards are a quarter."""
 
 
 class Voice(msgspec.Struct):
@@ -52,12 +54,24 @@ class Hearing:
         self._calls: dict[Host, tuple[float, str]] = {}
         """Hosts that told Redis that they cannot reach us: when that was read, and why."""
 
+    def repeats(self, sender: Party, report: NodeReport, now: float) -> NodeReport | None:
+        """Return what its host said last, where a report says the same again and the host was not silent since."""
+        voice = self.voices.get(sender.host)
+        if voice is None or not voice.fresh or voice.incarnation != sender.incarnation:
+            return None
+        if now - voice.at >= self._times.suspect or voice.report != report:
+            return None
+        return voice.report
+
     def take(self, sender: Party, report: NodeReport, now: float) -> bool:
         """Take up a report; False when a later one of its host was taken up before."""
         if sender.incarnation in self._old:
             return False
         before = self.voices.get(sender.host)
         if before is None and len(self.voices) >= MOST_HOSTS:
+            return False
+        held = len(report.held) - (len(before.report.held) if before is not None else 0)
+        if held > 0 and held + sum(len(voice.report.held) for voice in self.voices.values()) > MOST_SHARDS:
             return False
         if before is not None and before.incarnation == sender.incarnation:
             if report.version < before.report.version:

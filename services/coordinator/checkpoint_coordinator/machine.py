@@ -7,7 +7,7 @@ What it decides becomes true when Redis took the write; only then a beacon wakes
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from checkpoint_coordinator.border import check
+from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts, inherited
 from checkpoint_coordinator.index import Hashes, hashes, recall
@@ -16,6 +16,7 @@ from checkpoint_coordinator.ledger import Ledger
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.texts import Texts
 from checkpoint_coordinator.words import (
     Effect,
     Event,
@@ -37,15 +38,12 @@ from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Epoch, Host, Job, SessionId, StoreId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-LOOK_PERIOD: Final = 0.05
-"""Seconds between two looks at everything while reports keep coming."""
-FACTS_PERIOD: Final = 1.0
-"""Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
 MOST_ASKED: Final = 1024
@@ -107,6 +105,9 @@ class CoordinatorMachine:
         self._inherited: Hashes = {}
         """What an earlier coordinator wrote of nodes; it stands until they report, or another epoch opens."""
         self._inherited_in = Epoch(0)
+        self._texts = Texts()
+        self._stocked: object = None
+        """Of what the desk's stock was made."""
         self._facts_at = float("-inf")
         self._beacon_at = float("-inf")
         self._fault = ""
@@ -171,26 +172,27 @@ class CoordinatorMachine:
         """Return when to be asked again."""
         moments = [self._tenure.next_moment(self._now)]
         if self._tenure.lease is not None:
-            look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
+            look = self._looked + (self._times.look if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
         # A moment that has passed without effect waits a little: the loop is never always due.
-        floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
+        floor = self._now + self._times.look if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
 
     # ---- what was heard
 
     def _hear(self, event: ReportReceived, now: float) -> list[Effect]:
-        checked = check(self.desk.job, event.sender, event.report)
+        repeated = self.desk.hearing.repeats(event.sender, event.report, now)
+        checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
-            return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
+            return [Note("report_refused", {"node": quote(event.sender.host), "reason": quote(checked)})]
         if not self.desk.hearing.take(event.sender, checked.report, now):
             return []
-        self._due = True
+        self._due = self._due or repeated is None
         for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
             self.desk.note("session_superseded", node=event.sender.host, reason=text)
-        return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
-            checked.struck
-        )
+        if not checked.struck:
+            return []
+        return [Note("report_corrected", {"node": quote(event.sender.host), "reason": "; ".join(checked.struck[:4])})]
 
     # ---- the lease
 
@@ -302,7 +304,7 @@ class CoordinatorMachine:
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
             effects.append(ReadHosts(self._silent_hosts(now)))
-        if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
+        if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
         if self._unwritten:
@@ -335,7 +337,10 @@ class CoordinatorMachine:
             host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
             for host in desk.live
         }
-        desk.stock = take_stock(reports, desk.archive.listing.entries if desk.archive.listing is not None else ())
+        entries = desk.archive.listing.entries if desk.archive.listing is not None else ()
+        if self._stocked != (reports, entries):
+            self._stocked = reports, entries
+            desk.stock = take_stock(reports, entries)
         self._rendezvous.advance(now)
         self._safekeeping.advance(now)
         self._watch_restarts()
@@ -383,12 +388,13 @@ class CoordinatorMachine:
             return [self._ledger.raise_fence(lease, self._raising)]
         if self._rebuilding is not None:
             return []
-        if now - self._facts_at >= FACTS_PERIOD:
+        if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             if desk.state.epoch is not None and desk.state.epoch.number != self._inherited_in:
                 self._inherited = {}
             self._facts = {**self._inherited, **facts(desk, now)}
-        write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
+        wanted = {**hashes(desk.state, self._texts), **self._facts}
+        write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
         return [write] if write is not None else []
 
     def _written(self, event: Written, now: float) -> list[Effect]:

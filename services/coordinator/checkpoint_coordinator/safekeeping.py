@@ -38,6 +38,8 @@ class Safekeeping:
         self._desk = desk
         self._rendezvous = rendezvous
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+        self._judged: dict[Save, tuple[tuple[object, ...], SaveVerdict]] = {}
+        """The last verdict of each save, and on what it was found."""
         self._failing = False
 
     def advance(self, now: float) -> None:
@@ -95,13 +97,22 @@ class Safekeeping:
         for save in sorted(self._reported()):
             record = saves.get(save)
             found = desk.stock.lines.get(Line(save, crew.shape))
-            verdict = judge(save, found, crew, faults=self._faults(save))
             if record is not None and record.state in FINAL:
                 if record.state is SaveState.COMMITTED:
                     self._show_protection(record, found, crew, now)
                 continue
-            self._take(save, verdict, crew, now)
+            self._take(save, self._verdict(save, found, crew), crew, now)
+        self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}
         self._give_up(now)
+
+    def _verdict(self, save: Save, found: Found | None, crew: Crew) -> SaveVerdict:
+        """Judge, where anything is different from last time."""
+        faults = self._faults(save)
+        known = self._judged.get(save)
+        if known is None or known[0][0] is not found or known[0][1] is not crew or known[0][2] != faults:
+            known = ((found, crew, faults), judge(save, found, crew, faults=faults))
+            self._judged[save] = known
+        return known[1]
 
     def _take(self, save: Save, verdict: SaveVerdict, crew: Crew, now: float) -> None:
         desk = self._desk

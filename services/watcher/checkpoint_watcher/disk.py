@@ -107,11 +107,11 @@ class Disk:
         self._threads = threads
         self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
         self._trees: dict[str, Tree] = {}
-        self._stop = threading.Event()
+        self.stopping = threading.Event()
 
     def stop(self) -> None:
         """Let hashing in other threads end early."""
-        self._stop.set()
+        self.stopping.set()
 
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
@@ -209,7 +209,8 @@ class Disk:
                 self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
                 return FenceWritten(job, record)
             case PublishStatus(text):
-                self.ramdisk.write_status(text)
+                with suppress(NoRoomError):  # the old one stays; a later one says more than this one done again
+                    self.ramdisk.write_status(text)
             case HashClaim():
                 return self.hash(effect)
             case VerifyShard():
@@ -229,7 +230,7 @@ class Disk:
         """Make a claim's tree; None: stopped."""
         claim = effect.claim
         try:
-            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self._stop))
+            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self.stopping))
         except FileNotFoundError as error:
             return SaveGone(claim, str(error))
         except CorruptError as error:
@@ -251,11 +252,11 @@ class Disk:
         try:
             with self.ramdisk.open_shard(address) as shard:
                 path = self.ramdisk.layout.data(address)
-                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self._stop))
+                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self.stopping))
         except (FileNotFoundError, CorruptError, ProtocolError) as error:
             return ShardVerified(address, stamp, str(error))
         except BusyError as error:
-            return None if self._stop.is_set() else ShardVerified(address, stamp, str(error))
+            return None if self.stopping.is_set() else ShardVerified(address, stamp, str(error))
         return ShardVerified(address, stamp, "" if difference.is_none else f"{address:.13}: {difference}")
 
     # ---- claims
@@ -389,20 +390,31 @@ class Disk:
     def _remove_yaml(self, effect: RemoveYaml) -> Event:
         path, wanted = self.ramdisk.root / YAML, effect.identity
         try:
-            facts = path.lstat()
-            if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
-                failpoint.change()
-                path.unlink()
+            with self.ramdisk.names():
+                facts = path.lstat()
+                if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                    failpoint.change()
+                    self._take_yaml(path, facts)
         except FileNotFoundError:
             pass
         except OSError as error:
             return YamlRemoved(effect.session, f"{path} cannot be removed: {error.strerror}")
         return YamlRemoved(effect.session)
 
+    def _take_yaml(self, path: Path, facts: os.stat_result) -> None:
+        """Remove the yaml that was looked at; one that its trainer put there since then goes back."""
+        aside = self.ramdisk.layout.aside / YAML
+        path.rename(aside)
+        now = aside.lstat()
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != (facts.st_ino, facts.st_size, facts.st_mtime_ns):
+            with suppress(FileExistsError):  # or a still newer one
+                os.link(aside, path, follow_symlinks=False)
+        aside.unlink()
+
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError):  # what cannot be told here stands in the report and in the log
+        with suppress(OSError), self.ramdisk.names():  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:

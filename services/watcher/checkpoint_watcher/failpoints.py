@@ -13,6 +13,7 @@ CHANGES: Final[dict[str, int | None]] = {
     "HashClaim": 1,
     "NameShard": 9,
     "DropClaim": 2,
+    "AdoptStrays": 9,
     "TakeInventory": 2,
     "MarkCommitted": 4,
     "DropSaves": 9,

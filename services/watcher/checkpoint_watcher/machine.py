@@ -4,8 +4,8 @@ The machine never looks at the ramdisk itself. A shell (the service, or a simula
 answers effects with events, and carries messages. What a shell must do:
 
 - begin with `Started`, when it alone owns the ramdisk; send `Scanned` at every wake-up and by a timer;
-- perform effects in order; `HashClaim` and `VerifyShard` may run beside the others, everything else that touches the
-  ramdisk runs strictly one after the other (so an inventory never misses a shard that was named before it);
+- perform effects in order; `HashClaim`, `VerifyShard` and `AdoptStrays` may run beside the others, everything else that
+  touches the ramdisk runs strictly one after the other (so an inventory never misses a shard that was named before it);
 - answer exactly as `effects.py` says; bus messages and Redis answers may be lost, repeated or late.
 
 effect                                             answer
@@ -15,6 +15,7 @@ DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
 DropSaves, DropForeign                             SavesDropped, ForeignDropped
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
+AdoptStrays                                        StraysAdopted
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
@@ -31,13 +32,13 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from checkpoint_replicator.backoff import delay, spread
-from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
+from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, SessionId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
-from checkpoint_watcher.effects import AppendErrors, Effect, TakeInventory
+from checkpoint_watcher.effects import AdoptStrays, AppendErrors, Effect, TakeInventory
 from checkpoint_watcher.events import (
     BeaconHeard,
     ClaimHashed,
@@ -61,6 +62,7 @@ from checkpoint_watcher.events import (
     ShardQuarantined,
     ShardVerified,
     Started,
+    StraysAdopted,
     TransferReported,
     UploaderReported,
     ViewFailed,
@@ -111,25 +113,40 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
+        self._adopting: SessionId | None = None
         self._stocktake_at: float | None = None
         self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
+        self._deadline: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event and return what is to be done, in order."""
+        node = self.node
         if isinstance(event, Started):
             self._start(event, now)
+            self._advance(now, news=True)
         elif self._started:
-            self._take(event, now)
-        if self._started:
-            self._advance(now)
-        effects, self.node.effects = self.node.effects, []
+            faults = node.faults.copy()
+            news = self._take(event, now) or faults != node.faults
+            if news or node.effects or isinstance(event, Scanned) or self._is_due(now):
+                self._advance(now, news=news)
+        effects, node.effects = node.effects, []
         return effects
 
     def next_deadline(self) -> float | None:
         """When `Ticked` is wanted at the latest."""
-        if not self._started:
-            return None
+        return self._deadline
+
+    def _is_due(self, now: float) -> bool:
+        """Whether time alone asks for something; a beacon may have moved the moment at which Redis is read."""
+        deadline = self._deadline
+        for authority in self.authorities.values():
+            moment = authority.deadline()
+            if moment is not None and (deadline is None or moment < deadline):
+                self._deadline = deadline = moment
+        return deadline is not None and now >= deadline
+
+    def _next_deadline(self) -> float | None:
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
         moments += [self._register_at, self._stocktake_at]
         moments += [authority.deadline() for authority in self.authorities.values()]
@@ -154,15 +171,17 @@ class WatcherMachine:
             self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims, event.wished)
+        self._adopt()
         self._know_jobs(now)
         self._register()
 
-    def _take(self, event: Event, now: float) -> None:  # noqa: PLR0915 - one flat line or two an event
+    def _take(self, event: Event, now: float) -> bool:  # noqa: PLR0915 - one flat line or two an event
+        """Take an event; False: nothing is different from before, but what its effects will change."""
         match event:
             case Ticked():
-                pass
+                return False
             case Scanned():
-                self._scanned(event, now)
+                return self._scanned(event, now)
             case InventoryTaken(held):
                 self._stocktaken(held, now)
             case SaveClaimed():
@@ -178,6 +197,8 @@ class WatcherMachine:
                 self.saves.named(event)
             case NamingFailed():
                 self.saves.unnamed(event, now)
+            case StraysAdopted(session, adopted, refused):
+                self._adopted(session, adopted, refused)
             case CleanedUp():
                 self.keeper.cleaned()
             case SessionWritten(record):
@@ -212,17 +233,18 @@ class WatcherMachine:
             case Registered():
                 self._registered(event, now)
             case BeaconHeard(job, incarnation, beacon):
+                known = job in self.authorities
                 self._authority(job).beacon(incarnation, beacon, now)
+                return not known
             case TransferReported():
-                self._transfer_reported(event, now)
+                return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                self.reporter.uploader.incarnation, self.reporter.uploader.heard_at = incarnation, now
-                self.reporter.uploader_said[job] = report
-                self.reporter.root = report.root
+                return self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:
                 assert_never(event)
+        return True
 
     def _take_stock(self, now: float) -> None:
         """Have an inventory taken; the more there is, the more time is left to other work between two."""
@@ -244,8 +266,9 @@ class WatcherMachine:
         self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
 
-    def _scanned(self, event: Scanned, now: float) -> None:
+    def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
+        news = snapshot != self.node.snapshot
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
@@ -257,24 +280,43 @@ class WatcherMachine:
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
         self.saves.room.judge()
         self.saves.room.make(now)
+        return news
+
+    def _adopt(self) -> None:
+        """Data of this job that has no sidecar is looked at before this node says that it told all."""
+        record = self.node.session
+        self._adopting = record.id if record is not None and record.spec is not None and self.keeper.waiting else None
+        if self._adopting is not None and record is not None and record.spec is not None:
+            self.node.emit(AdoptStrays(record.id, record.spec))
+
+    def _adopted(self, session: SessionId, adopted: tuple[Held, ...], refused: tuple[str, ...]) -> None:
+        for held in adopted:
+            self.node.hold(held)
+            self.node.announce("stray_adopted", step=held.tag.save.step, rank=held.tag.key.rank, size=held.tag.size)
+        for reason in refused:
+            self.node.announce("stray_refused", reason=reason)
+        if refused and session == self._adopting:
+            reason = f"{len(refused)} shards without a sidecar are not taken: {'; '.join(refused[:4])}"
+            self.node.blame(Fault(kind="stray", reason=reason))
+        if session == self._adopting:
+            self._adopting = None
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
         self.restorer.reset()
+        self._adopt()
         self._know_jobs(now)
         if self.node.job is not None:
             self._register()
             self._authority(self.node.job).look(now)
 
-    def _transfer_reported(self, event: TransferReported, now: float) -> None:
+    def _transfer_reported(self, event: TransferReported, now: float) -> bool:
         reporter = self.reporter
         if event.incarnation != reporter.transfer.incarnation:
             self._landed = event.report.landed
             self._corrupt.clear()
             self.node.emit(TakeInventory(recover=True))
-        reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
-        reporter.transfer_said = event.report
-        reporter.note_stored(event.report)
+        news = reporter.hear_transfer(event.incarnation, event.report, now)
         if event.report.peer != self.node.transfer:
             self.node.transfer = event.report.peer
             self._register()
@@ -294,6 +336,7 @@ class WatcherMachine:
             if copy.state is CopyState.MUTATED:
                 self._mutate(copy.address, copy.reason)
         self._uncopied(event.report.copies)
+        return news
 
     def _uncopied(self, copies: tuple[Copy, ...]) -> None:
         """Say once of each own save which peer takes no copy and why, until it does or the save needs none any more."""
@@ -381,7 +424,7 @@ class WatcherMachine:
 
     # ---- what is next
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, *, news: bool) -> None:
         self._know_jobs(now)
         if self._stocktake_at is not None and now >= self._stocktake_at:
             self._stocktake_at = None
@@ -391,7 +434,9 @@ class WatcherMachine:
         if self.saves.advance(now):
             for known in self.authorities:
                 self._keep(known)
-        self.reporter.complete = self._complete()
+        complete = self._complete()
+        news = news or complete is not self.reporter.complete
+        self.reporter.complete = complete
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         job = self.node.job
         if job is not None:
@@ -400,11 +445,13 @@ class WatcherMachine:
             if self.keeper.overdue(now):
                 self.keeper.fail(self._overdue(authority))
         self.keeper.advance(now, claims_done=not self.saves.claiming)
+        if news or self.node.effects:
+            self.reporter.touch()
         for one in self.authorities.values():
             one.advance(now)
-        self.reporter.touch()
         self.reporter.advance(self.authorities, now)
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
+        self._deadline = self._next_deadline()
 
     def _complete(self) -> bool:
         """Whether every finished save that was found is hashed and named.
@@ -413,7 +460,7 @@ class WatcherMachine:
         back that what there was before is all told.
         """
         snapshot = self.node.snapshot
-        if snapshot is None or not snapshot.watching or self.keeper.taking is not None:
+        if snapshot is None or not snapshot.watching or self.keeper.taking is not None or self._adopting is not None:
             return False
         if self.running and self.reporter.complete:
             return True

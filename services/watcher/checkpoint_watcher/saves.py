@@ -198,6 +198,8 @@ class Saves:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
             if marked:
                 self.node.emit(MarkCommitted(job, keep.upto))
+            if job == self.node.job:
+                self._skipped = {save for save in self._skipped if save > keep.upto}
         tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)
