@@ -123,14 +123,14 @@ class Auditor:
     def _bytes(self, now: Evidence) -> Iterator[str]:
         """Visible means complete: every public name stands for bytes that a trainer saved under it."""
         for node, disk in enumerate(now.disks):
-            for address, whose in disk.datas.items():
+            for address, whose in disk.contents.items():
                 if whose is None and node not in self._harmed:
                     yield f"law 9: node-{node} shows {address:.13}.data with bytes that nobody saved"
             for name, address in disk.metas.items():
-                if address not in disk.datas:
+                if address not in disk.contents:
                     yield f"law 9: node-{node} shows {name}.meta of {address:.13}, which is not there"
             for path, one in disk.named.items():
-                bytes_ = disk.datas.get(one.address)
+                bytes_ = disk.contents.get(one.address)
                 if bytes_ is not None and (bytes_.step, bytes_.rank) != (one.save[1], one.rank):
                     yield f"law 1: node-{node} names {path}, its bytes are of {bytes_}"
 
@@ -138,7 +138,7 @@ class Auditor:
         """Shards of different lives never form one save, and the first draft of a step is the one that counts."""
         for disk in now.disks:
             for one in disk.named.values():
-                whose = disk.datas.get(one.address)
+                whose = disk.contents.get(one.address)
                 if whose is None:
                     continue
                 life = self._lives.setdefault(one.save, whose.life)
@@ -178,7 +178,7 @@ class Auditor:
                 for rank in RANKS:
                     if rank in backup.metas and backup.holds(rank) is None:
                         yield f"law 9: backup {backup.name} has a .meta of n{rank} without its bytes"
-                whole = {whose.rank for whose in backup.datas.values() if whose is not None}
+                whole = {whose.rank for whose in backup.contents.values() if whose is not None}
                 if whole != set(RANKS):
                     yield f"law 9: backup {backup.name} has a .meta, and data of ranks {sorted(whole)} only"
             if backup.state == "complete" and not is_whole(backup):

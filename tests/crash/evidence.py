@@ -34,7 +34,7 @@ class Disk(msgspec.Struct):
     Attributes:
         named: by path below `saves/`.
         metas: public name to address.
-        datas: address to whose bytes these are; None: bytes that nobody saved.
+        contents: address to whose bytes these are; None: bytes that nobody saved.
         fence: obeyed stamp and newest committed save, as its `fence.json` tells.
         left: names below `claims`, `partial`, `trash`, and public saves that nobody took yet.
         texts: `replicator.failed` and `replicator.errors` that stand there.
@@ -42,7 +42,7 @@ class Disk(msgspec.Struct):
 
     named: Mapping[str, Named]
     metas: Mapping[str, str]
-    datas: Mapping[str, Saved | None]
+    contents: Mapping[str, Saved | None]
     obeyed: tuple[int, ...]
     committed: Line | None
     left: list[str]
@@ -52,7 +52,7 @@ class Disk(msgspec.Struct):
         """Say whose bytes stand here under the name of this shard."""
         for one in self.named.values():
             if (one.save, one.rank) == (save, rank):
-                return self.datas.get(one.address)
+                return self.contents.get(one.address)
         return None
 
 
@@ -63,7 +63,7 @@ class Backup(msgspec.Struct):
         order: which save ORDER.json reserves the name for.
         state: of MANIFEST.json.
         metas: rank to address.
-        datas: address to whose bytes.
+        contents: address to whose bytes.
         lacking: objects of the manifest that are not there with their size.
     """
 
@@ -71,12 +71,12 @@ class Backup(msgspec.Struct):
     order: Line | None
     state: str
     metas: Mapping[int, str]
-    datas: Mapping[str, Saved | None]
+    contents: Mapping[str, Saved | None]
     lacking: list[str]
 
     def holds(self, rank: int) -> Saved | None:
         """Say whose bytes the `.meta` of this rank names."""
-        return self.datas.get(self.metas.get(rank, ""))
+        return self.contents.get(self.metas.get(rank, ""))
 
 
 class Index(msgspec.Struct):
@@ -104,7 +104,7 @@ def read_disk(root: Path, ledger: Ledger) -> Disk:
     return Disk(
         named={str(path.relative_to(own)): _named(path) for path in sorted(own.glob("saves/*/*.json"))},
         metas={path.stem: path.read_text().strip() for path in root.glob("*.meta")},
-        datas={path.stem: ledger.whose(path) for path in root.glob("*.data")},
+        contents={path.stem: ledger.whose(path) for path in root.glob("*.data")},
         obeyed=_stamp(fence.get("obeyed")),
         committed=_line(fence.get("newest_committed")),
         left=left,
@@ -174,7 +174,7 @@ def _backup(path: Path, ledger: Ledger) -> Backup:
         order=_line(_json(path / "ORDER.json").get("save")),
         state=manifest.get("state", ""),
         metas=metas,
-        datas={data.stem: ledger.whose(data) for data in path.glob("*.data")},
+        contents={data.stem: ledger.whose(data) for data in path.glob("*.data")},
         lacking=[
             name
             for name, facts in objects.items()
