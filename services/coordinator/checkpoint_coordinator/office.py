@@ -63,7 +63,8 @@ class Office:
 
     Args:
         job: whose.
-        machine: decides.
+        machine: the one that decides.
+        decides: the same, as it is asked: perhaps recorded.
         store: Redis.
         publisher: wakes nodes.
         me: the sender of beacons.
@@ -76,6 +77,7 @@ class Office:
         job: Job,
         machine: CoordinatorMachine,
         *,
+        decides: Machine[Event | Ticked, Effect] | None = None,
         store: ManifestStore,
         publisher: Publisher,
         me: Party,
@@ -84,6 +86,7 @@ class Office:
     ) -> None:
         self.job = job
         self.machine = machine
+        self._decides = decides or machine
         self._store = store
         self._publisher = publisher
         self._me = me
@@ -110,7 +113,7 @@ class Office:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
         try:
-            await drive(self.machine, self._inbox, self._perform, stopping)
+            await drive(self._decides, self._inbox, self._perform, stopping)
         finally:
             for lane in lanes:
                 lane.cancel()
