@@ -31,6 +31,7 @@ from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
 from checkpoint_watcher.disk import Disk
 from checkpoint_watcher.effects import (
+    AdoptStrays,
     Announce,
     CallHelp,
     CleanUp,
@@ -64,6 +65,7 @@ from checkpoint_watcher.line import Lines
 from checkpoint_watcher.machine import WatcherMachine
 from checkpoint_watcher.meters import Meters
 from checkpoint_watcher.scan import Scanner
+from checkpoint_watcher.strays import Strays
 
 __all__ = ["run"]
 
@@ -123,6 +125,7 @@ class Watcher:
         self.config = config
         self.runtime = runtime
         self.disk = Disk(ramdisk, config.hash_threads)
+        self.strays = Strays(ramdisk, config.hash_threads, self.disk.stopping)
         self.me = Party(host=config.host, service=Service.WATCHER, incarnation=runtime.incarnation)
         self.inputs = InputLog(config.input_log)
         ids = self.inputs.drawing(new_id)
@@ -267,6 +270,8 @@ class Watcher:
         match effect:
             case HashClaim():
                 self._spawn(self._aside(self.disk.hash, effect), "hash")
+            case AdoptStrays():
+                self._spawn(self._aside(self.strays.adopt, effect), "adopt")
             case VerifyShard():
                 self._spawn(self._aside(self.disk.verify, effect), "verify")
             case ReadView():
