@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,19 +36,31 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{mutant.name}: {_search(mutant)}", flush=True)
         return 0
     rows = [_row(mutant) for mutant in chosen]
-    lived = [row for row in rows if not row["killed"]]
-    slow = [row for row in rows if row["seconds"] > SECONDS]
+    lived = [row for row in rows if not row.killed]
+    slow = [row for row in rows if row.seconds > SECONDS]
     print(f"{len(rows) - len(lived)} of {len(rows)} mutants were noticed; {len(slow)} took more than {SECONDS:g} s")
     if options.report:
         Path(options.report).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.report).write_text(json.dumps(rows, indent=1))
+        Path(options.report).write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return int(bool(lived or slow))
 
 
-def _row(mutant: Mutant) -> dict[str, object]:
+@dataclass(frozen=True)
+class Row:
+    """What came of one mutant."""
+
+    name: str
+    law: int
+    killer: str
+    killed: bool
+    seconds: float
+
+
+def _row(mutant: Mutant) -> Row:
     killed, spent, _ = _try(mutant, mutant.killer)
-    print(f"{'noticed' if killed else 'LIVED  '} {spent:5.1f} s  law {mutant.law:2}  {mutant.name}  by {mutant.killer}", flush=True)
-    return {"name": mutant.name, "law": mutant.law, "killed": killed, "seconds": round(spent, 2), "killer": mutant.killer}
+    verdict = "noticed" if killed else "LIVED  "
+    print(f"{verdict} {spent:5.1f} s  law {mutant.law:2}  {mutant.name}  by {mutant.killer}", flush=True)
+    return Row(mutant.name, mutant.law, mutant.killer, killed, round(spent, 2))
 
 
 def _try(mutant: Mutant, killer: str) -> tuple[bool, float, str]:
@@ -90,7 +103,9 @@ def _search(mutant: Mutant) -> str:
     package = path.parent.name.removeprefix("checkpoint_")
     unit = TESTS / "unit"
     folders = [unit / package, unit] if (unit / package).is_dir() else [unit]
-    own = next((folder / f"test_{path.stem}.py" for folder in folders if (folder / f"test_{path.stem}.py").is_file()), None)
+    own = next(
+        (folder / f"test_{path.stem}.py" for folder in folders if (folder / f"test_{path.stem}.py").is_file()), None
+    )
     candidates = [str(own.relative_to(TESTS.parent))] if own else []
     candidates += [str(folders[0].relative_to(TESTS.parent))] if folders[0] != unit else []
     for candidate in candidates:

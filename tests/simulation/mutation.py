@@ -2,9 +2,10 @@
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -55,7 +56,9 @@ class _Broken(Loader):
         """Run the file with the fault in it."""
         text = Path(self._path).read_text()
         if text.count(self._mutant.old) != 1:
-            raise ValueError(f"{self._path}: expected {self._mutant.old!r} once, found it {text.count(self._mutant.old)} times")
+            raise ValueError(
+                f"{self._path}: expected {self._mutant.old!r} once, found it {text.count(self._mutant.old)} times"
+            )
         exec(compile(text.replace(self._mutant.old, self._mutant.new), self._path, "exec"), module.__dict__)  # noqa: S102
 
 
@@ -65,16 +68,19 @@ class _Finder(MetaPathFinder):
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
 
-    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Give the one module the broken loader."""
         if fullname != self._mutant.module:
             return None
-        found = next((spec for finder in sys.meta_path if finder is not self and (spec := finder.find_spec(fullname, path, target))), None)  # type: ignore[arg-type]
-        if found is None or found.origin is None:
-            found = PathFinder.find_spec(fullname, path)  # type: ignore[arg-type]
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        found = next((spec for spec in others if spec is not None), None)
         if found is None or found.origin is None:
             return None
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=_Broken(self._mutant, found.origin))
+        return importlib.util.spec_from_file_location(
+            fullname, found.origin, loader=_Broken(self._mutant, found.origin)
+        )
 
 
 def install(mutant: Mutant) -> None:

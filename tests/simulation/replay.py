@@ -34,12 +34,21 @@ MOST_SHOWN: Final = 300
 
 @dataclass
 class Draws:
-    """Ids and chance as they were drawn."""
+    """Ids and chance as they were drawn; a machine that decides otherwise may draw more."""
 
     answers: list[Any] = field(default_factory=list)
 
-    def __call__(self) -> Any:
-        return self.answers.pop(0) if self.answers else ""
+    def new_id(self) -> str:
+        return str(self._take(str, "new"))
+
+    def chance(self) -> float:
+        return float(self._take(float, 0.5))
+
+    def _take(self, kind: type, otherwise: Any) -> Any:
+        for place, answer in enumerate(self.answers):
+            if isinstance(answer, kind):
+                return self.answers.pop(place)
+        return otherwise
 
 
 @dataclass(frozen=True)
@@ -55,14 +64,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     "watcher": Kind(
         {"host": Host, "incarnation": Incarnation, "times": Times, "backup_root": str | None},
         lambda draws, host, incarnation, times, backup_root: WatcherMachine(
-            host, incarnation, times, draws, backup_root
+            host, incarnation, times, draws.new_id, backup_root
         ),
         (watcher_words,),
     ),
     "coordinator": Kind(
         {"job": Job, "me": Lease, "times": Times, "options": Options},
         lambda draws, job, me, times, options: CoordinatorMachine(
-            job, me, times=times, options=options, new_id=draws, chance=draws
+            job, me, times=times, options=options, new_id=draws.new_id, chance=draws.chance
         ),
         (words,),
     ),
@@ -130,6 +139,7 @@ def replay(data: bytes) -> Iterator[Replayed]:
                 parts = {name: _read(line.of[name], type_) for name, type_ in kind.made_of.items()}
                 machines[line.log] = (f"{line.machine} {line.log}", kind, kind.make(draws, **parts), draws)
             elif line.event is not None:
+                machines[line.log][3].answers.clear()
                 pending = (line.log, line.at, _event(machines[line.log][1], line.event, line.is_))
             elif line.draw is not None and pending is not None:
                 machines[pending[0]][3].answers.append(line.draw)

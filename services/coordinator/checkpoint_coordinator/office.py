@@ -33,6 +33,7 @@ from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
+from checkpoint_replicator.machine import Machine, Ticked
 from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
 from checkpoint_replicator.store import ManifestStore
 

@@ -1,6 +1,7 @@
 """What a fetch is told by the disk, its sources and the clock, and what it wants done: events and effects."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
