@@ -110,7 +110,7 @@ def _faults(report: dict[str, Any]) -> list[str]:
 def _text(report: dict[str, Any]) -> str:
     simulation = report["simulation"]
     lines = [
-        f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events, "
+        f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events",
         f"{simulation['cpu_seconds']} s of CPU, {simulation['seeds_a_minute']} seeds a minute",
         f"failed: {' '.join(map(str, simulation['failed'])) or 'none'}",
         "",
