@@ -20,6 +20,9 @@ __all__ = ["Faults"]
 
 TROUBLE: Final = 45.0
 """Seconds in which things go wrong."""
+DAY: Final = 86400.0
+PAUSES: Final = (1.0, 5.0, 12.0, 12.0, 30.0, 60.0)
+"""Past every time-out: of a connection, a lease, a life, a rendezvous."""
 
 
 class Faults:
@@ -52,7 +55,12 @@ class Faults:
             (self._flush, 1),
             (self._save_redis, 1),
             (self._set_redis_back, 1),
+            (self._restrict_redis, 1),
+            (self._jump, 1),
             (self._stop_bucket, 1),
+            (self._forbid_bucket, 1),
+            (self._slow_bucket, 1),
+            (self._vanish, 1),
             (self._cut_off, 2),
             (self._kill_trainer, 2),
             (self._restart_job, 2),
@@ -69,7 +77,7 @@ class Faults:
         world = self.world
         self._over = True
         world.network.calm()
-        world.redis.doubt, world.redis.down = 0.0, False
+        world.redis.doubt, world.redis.down, world.redis.read_only = 0.0, False, ""
         world.bucket.calm()
         world.doom_rate = 0.0
         world.log("faults", "over")
@@ -121,11 +129,11 @@ class Faults:
         self._crash(self.world.chance.choice(self.world.coordinators))
 
     def _pause(self) -> None:
-        self.world.chance.choice(self._node().processes).pause(self.world.chance.choice((1.0, 5.0, 12.0)))
+        self.world.chance.choice(self._node().processes).pause(self.world.chance.choice(PAUSES))
 
     def _pause_coordinator(self) -> None:
         self.world.hits["coordinator paused"] += 1
-        self.world.chance.choice(self.world.coordinators).pause(self.world.chance.choice((2.0, 7.0, 9.0)))
+        self.world.chance.choice(self.world.coordinators).pause(self.world.chance.choice((2.0, 7.0, 9.0, 25.0)))
 
     # ---- ramdisks
 
@@ -208,6 +216,20 @@ class Faults:
         self.world.log(node.host, "spoiled", address[:13])
         self.world.hits["copy spoiled"] += 1
 
+    def _vanish(self) -> None:
+        """Somebody removes a shard's bytes by hand."""
+        disk = self._node().disk
+        if not disk.shards:
+            return
+        address = self.world.chance.choice(list(disk.shards))
+        if address in disk.readers or (disk.session is not None and disk.session.state is SessionState.OPEN):
+            return
+        del disk.shards[address]
+        for name in [name for name, given in disk.given.items() if given == address]:
+            del disk.given[name]
+        disk.changes += 1
+        self.world.hits["copy vanished"] += 1
+
     # ---- the world outside
 
     def _stop_redis(self) -> None:
@@ -240,6 +262,39 @@ class Faults:
             self.world.bucket.down = False
 
         self._later(1.0, 15.0, back)
+
+    def _restrict_redis(self) -> None:
+        """It refuses writes: it became a replica, or its memory is full."""
+        redis = self.world.redis
+        redis.read_only = self.world.chance.choice(("READONLY", "OOM", "LOADING"))
+
+        def back() -> None:
+            redis.read_only = ""
+
+        self._later(1.0, self.world.chance.choice((4.0, 15.0)), back)
+
+    def _jump(self) -> None:
+        """Another machine serves Redis, whose clock is off."""
+        self.world.redis.jump(self.world.chance.choice((-DAY, -60.0, 60.0, DAY)))
+        self.world.hits["clock of Redis jumped"] += 1
+
+    def _forbid_bucket(self) -> None:
+        self.world.bucket.forbidden = True
+
+        def back() -> None:
+            self.world.bucket.forbidden = False
+
+        self._later(1.0, 15.0, back)
+
+    def _slow_bucket(self) -> None:
+        """Orders take long, and listings show the past."""
+        bucket, chance = self.world.bucket, self.world.chance
+        bucket.slow, bucket.late = chance.choice((1.0, 8.0, 50.0)), chance.choice((0.0, 2.0, 5.0))
+
+        def back() -> None:
+            bucket.slow, bucket.late = 1.0, 0.0
+
+        self._later(3.0, 25.0, back)
 
     def _cut_off(self) -> None:
         """One path breaks, or all of a host, or the hosts fall apart in two."""

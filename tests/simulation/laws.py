@@ -104,7 +104,7 @@ class Laws:
             if view.epoch.released and view.epoch.members:
                 self.released[view.epoch.number].append(view.epoch)
         for key in steps:
-            self._step(key)
+            self._step(process, key)
         if view.restore is not None and view.restore.stamp not in self.decisions:
             self.decisions[view.restore.stamp] = view.restore
             self._decided(process, view.restore)
@@ -112,7 +112,7 @@ class Laws:
             self.keeps[view.keep.stamp] = view.keep
             self._kept(process, view.keep)
 
-    def _step(self, key: str) -> None:
+    def _step(self, process: "Coordinating", key: str) -> None:
         fields = self.world.redis.model._hashes.get(f"ckpt:{{{self.job}}}:{key}", {})
         if fields.get("state") != SaveState.COMMITTED:
             return
@@ -139,18 +139,17 @@ class Laws:
             if self.truth.get((save, shard)) != address:
                 raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
             hosts = self.named_on[save, shard, address]
-            least = 1 if restored else 1 + self._required(shape)
+            least = 1 if restored else 1 + self._required(process, shape)
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
         self.world.hits["save committed"] += 1
 
-    def _required(self, shape: Shape) -> int:
-        """Copies beside the own one that nobody may do without: those that were asked, while no host was away."""
-        world = self.world
-        if any(world.now < host.watching.away_until for host in world.hosts.values()):
-            return 0
-        return min(self.training.peers, shape.nodes - 1)
+    def _required(self, process: "Coordinating", shape: Shape) -> int:
+        """Copies beside the own one that nobody may do without: those asked for, as far as hosts were there."""
+        members = self.epoch.members if self.epoch is not None else ()
+        present = sum(process.counts(member.host) for member in members)
+        return max(0, min(self.training.peers, shape.nodes - 1, present - 1))
 
     # ---- 3: crash
 
@@ -200,7 +199,7 @@ class Laws:
                 fence = host.disk.fences.get(self.job)
                 if host.host in witnesses and fence is not None and fence.committed is not None:
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
-            if self.backed_up:
+            if self.backed_up and world.now - world.bucket.late_at > world.times.rendezvous:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
         if record.outcome is Outcome.RESTORE and self.committed and record.save is not None:
             newest = max(self.committed)

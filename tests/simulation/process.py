@@ -48,8 +48,6 @@ class Process:
         self.life = 0
         self.running = False
         self.paused_until = 0.0
-        self.away_until = 0.0
-        """Until when others may take it for lost: it was away, and some time has passed since."""
         self._backlog: list[Callable[[], None]] = []
         self.incarnation = Incarnation("")
 

@@ -22,9 +22,13 @@ from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
 from checkpoint_watcher.snapshot import Found, Snapshot, YamlIdentity, YamlSeen
 from simulation.content import Content, fits
 
-__all__ = ["Ramdisk", "TornError"]
+__all__ = ["INODES", "Ramdisk", "TornError", "entries"]
 
 INODES = 1 << 20
+NAMES = 2
+"""Inodes of one name: a sidecar and a `.meta`."""
+TREE = 1
+PARTIAL = 4
 
 
 class TornError(Exception):
@@ -45,6 +49,7 @@ class Ramdisk:
 
     Attributes:
         size: bytes in all.
+        entries_limit: inodes in all.
         given: every shard that ever got a name here, with its address; the product's own deletions leave it.
         spoiled: addresses whose bytes a fault changed.
         proven: addresses that were verified since the session in `session` opened.
@@ -65,6 +70,7 @@ class Ramdisk:
     given: dict[tuple[Job, Save, ShardKey], Address] = field(default_factory=dict)
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
+    entries_limit: int = INODES
     inodes: int = 0
     changes: int = 0
 
@@ -96,10 +102,18 @@ class Ramdisk:
         """Bytes left."""
         return self.size - self.used
 
+    @property
+    def entries_free(self) -> int:
+        """Inodes left."""
+        kept = sum(entries(content.tree) + TREE for content in self.shards.values())
+        coming = sum(entries(partial.tree) + PARTIAL for partial in self.partials.values())
+        fresh = sum(entries(content.tree) + TREE for _, content in (*self.public.values(), *self.claims.values()))
+        return self.entries_limit - kept - coming - fresh - NAMES * len(self.sidecars)
+
     def snapshot(self) -> Snapshot:
         """Scan."""
         finished = sorted((found for found, _ in self.public.values()), key=lambda found: (found.step, found.worker))
-        room = Room(size=self.size, free=self.free, inodes=INODES, inodes_free=INODES)
+        room = Room(size=self.size, free=self.free, inodes=self.entries_limit, inodes_free=self.entries_free)
         return Snapshot(yaml=self.yaml, finished=tuple(finished), room=room)
 
     # ---- names
@@ -161,6 +175,8 @@ class Ramdisk:
             case do.NameShard(claim, tag):
                 if claim.name not in self.claims:
                     return did.SaveGone(claim, "the claim is gone")
+                if self.entries_free < NAMES:
+                    return did.NamingFailed(claim, tag, "no inode is left")
                 fault = self.name(self.claims[claim.name][1], (tag,), own=True)
                 if fault:
                     return did.HashFailed(claim, "refused", fault)
@@ -286,6 +302,10 @@ class Ramdisk:
             if self.free < reserve:
                 del self.partials[idle]
 
+    def _fits(self, tree: Tree, effect: to_do.OpenPartial) -> bool:
+        size, inodes = (effect.reserve.size, effect.reserve.inodes) if effect.reserve is not None else (0, 0)
+        return self.free >= tree.size + size and self.entries_free >= entries(tree) + PARTIAL + inodes
+
     def store(self, effect: to_do.StoreLeaves) -> receiving.ReceiverEvent:
         """Verify leaves and write the good ones."""
         partial = self.partials.get(effect.address)
@@ -362,6 +382,11 @@ class OpenShard:
         data = self._content.leaves[number]
         buffer[: len(data)] = data
         return len(data)
+
+
+def entries(tree: Tree) -> int:
+    """Return the inodes of a shard: its files, and the directory that holds them."""
+    return tree.leaves + (tree.address[0] == "D")
 
 
 def sizes_of(tree: Tree) -> list[int]:

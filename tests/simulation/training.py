@@ -9,6 +9,7 @@ from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.shape import Shape
 from simulation.content import Content, make
 from simulation.laws import Laws
+from simulation.ramdisk import entries
 
 if TYPE_CHECKING:
     from simulation.node import Node
@@ -118,7 +119,7 @@ class Trainer:
         for worker in range(training.workers):
             key = ShardKey(self.rank, Worker(worker))
             content = training.content(key)
-            if self.node.disk.free < content.size:
+            if self.node.disk.free < content.size or self.node.disk.entries_free < entries(content.tree) + 1:
                 world.hits["save had no room"] += 1
                 self.enter(Stage.DEAD, "the ramdisk is full")
                 return

@@ -112,7 +112,7 @@ class Watching(Process):
                     answer = did.ViewRead(job, world.redis.model.view(job, self.host, rank))
                     return lambda: self._engine.take(answer)
 
-                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)))
+                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)), writes=False)
             case do.Register():
                 self._registration = effect
                 self._register()
