@@ -18,6 +18,7 @@ __all__ = [
     "EpochRecord",
     "EpochState",
     "FetchPlan",
+    "Help",
     "HostRecord",
     "KeepList",
     "Lease",
@@ -72,6 +73,20 @@ class HostRecord(Record, frozen=True, kw_only=True):
     incarnation: Incarnation
     transfer: Peer | None = None
     jobs: tuple[str, ...] = ()
+
+
+class Help(Record, frozen=True, kw_only=True):
+    """`…:help:<host>`, with an end: a node that reads Redis and cannot reach the coordinator says so.
+
+    Attributes:
+        host: which.
+        incarnation: of its watcher.
+        reason: what it misses, for people.
+    """
+
+    host: Host
+    incarnation: Incarnation
+    reason: str
 
 
 class EpochState(StrEnum):

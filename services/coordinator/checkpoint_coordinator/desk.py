@@ -13,7 +13,7 @@ from checkpoint_coordinator.inventory import Inventory
 from checkpoint_coordinator.membership import Membership
 from checkpoint_coordinator.replication import placements
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Host, Job, Rank
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank
 from checkpoint_replicator.liveness import Life
 from checkpoint_replicator.messages import Service
 from checkpoint_replicator.records import EpochState, HostRecord, Member, Peer
@@ -23,6 +23,7 @@ from checkpoint_replicator.times import Times
 __all__ = ["Desk", "Options"]
 
 MOST_EVENTS = 256
+NOT_READ = "not read yet"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,10 @@ class Desk:
         unix: seconds between the Unix epoch and the zero of the monotonic clock, by Redis TIME.
         stock: what lies where, as of the last look.
         live: hosts that are not lost, as of the last look.
+        common_fault: so many members fell silent together that store or network must be at fault, as of the last look.
+        patient: the lease was taken so lately that who is silent may still speak, as of the last look.
         registered: hosts that Redis names.
+        hosts_fault: why it is not known which hosts are registered; empty when it is.
         events: for the stream of the job, in order.
     """
 
@@ -64,8 +68,39 @@ class Desk:
         self.unix: float | None = None
         self.stock = Inventory()
         self.live: frozenset[Host] = frozenset()
+        self.common_fault = False
+        self.patient = True
         self.registered: Mapping[Host, HostRecord] = {}
+        self.hosts_fault = NOT_READ
+        self._appeared: dict[Host, tuple[Incarnation, float]] = {}
         self.events: list[dict[str, str]] = []
+
+    def look(self, now: float) -> None:
+        """Judge who lives."""
+        self.live = self.hearing.live(now)
+        self.common_fault = self.hearing.common_fault([member.host for member in self.members], now)
+        self.patient = now - self.since < self.times.lost
+
+    def begin(self, now: float) -> None:
+        """The lease was taken: what is known of hosts counts from here."""
+        self.since, self.patient = now, True
+        self.registered, self.hosts_fault = {}, NOT_READ
+        self._appeared.clear()
+        self.hearing.stale()
+
+    def take_hosts(self, hosts: Mapping[Host, HostRecord], now: float) -> None:
+        """Take up which hosts are registered; each is waited for from its appearance."""
+        self.registered, self.hosts_fault = hosts, ""
+        self._appeared = {
+            host: seen
+            if (seen := self._appeared.get(host)) is not None and seen[0] == record.incarnation
+            else (record.incarnation, now)
+            for host, record in hosts.items()
+        }
+
+    def appeared(self, host: Host) -> float:
+        """Return since when a report of a host is waited for, in monotonic seconds."""
+        return max(self.since, self._appeared.get(host, (None, self.since))[1])
 
     def next_stamp(self, epoch: Epoch | None = None) -> Stamp:
         """Return a stamp above all before, for one decision."""
@@ -110,14 +145,18 @@ class Desk:
         return found
 
     def crew(self) -> Crew | None:
-        """Return who saves together; None while an epoch is not released or a member's yaml was not heard of."""
+        """Return who saves together; None while an epoch is not released or a member's yaml was not heard of.
+
+        Of a member that is lost the yaml is not waited for: its fellows' saves need their copies all the more.
+        """
         epoch = self.state.epoch
-        if epoch is None or epoch.shape is None or not self.running:
+        if epoch is None or epoch.shape is None or not self.running or len(epoch.members) < epoch.shape.nodes:
             return None
         specs = self.specs()
-        if len(specs) < epoch.shape.nodes:
+        if any(one.rank not in specs and (self.patient or one.host in self.live) for one in epoch.members):
             return None
-        lost = frozenset(member.host for member in epoch.members if member.host not in self.live)
+        # Under a common fault copies stay placed where they were: the silent hosts are as good as there.
+        lost = frozenset(one.host for one in epoch.members if one.host not in self.live and not self.common_fault)
         return Crew(
             shape=epoch.shape, members=epoch.members, placements=placements(epoch.members, specs, lost), live=self.live
         )
@@ -146,6 +185,11 @@ class Desk:
         }
 
     def roots(self) -> frozenset[str]:
-        """Return every backup root that anybody has in its configuration."""
-        found = {voice.report.backup_root for voice in self.hearing.voices.values()} | {self.options.backup}
+        """Return every backup root that anybody has in its configuration.
+
+        That of a lost host counts where nobody else has one: it says that there may be backups.
+        """
+        voices = self.hearing.voices.items()
+        living = {voice.report.backup_root for host, voice in voices if host in self.live} | {self.options.backup}
+        found = living if any(living) else {voice.report.backup_root for _, voice in voices}
         return frozenset(root.rstrip("/") for root in found if root)

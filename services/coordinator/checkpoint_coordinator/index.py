@@ -14,7 +14,7 @@ from checkpoint_coordinator.archive import BackupRecord, LastBackup
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.restore import Forced
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.ids import Address, Host, Rank, SessionId, Worker
+from checkpoint_replicator.ids import Address, Host, Incarnation, Rank, SessionId, Worker
 from checkpoint_replicator.records import EpochRecord, FetchPlan, KeepList, Orders, RestoreRecord
 from checkpoint_replicator.save import Save, ShardKey, parse_save
 from checkpoint_replicator.shape import Shape
@@ -77,6 +77,8 @@ class State(msgspec.Struct, kw_only=True):
     forced: Forced | None = None
     members: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
     superseded: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
+    lives: list[tuple[Host, Incarnation]] = msgspec.field(default_factory=list)
+    """Superseded lives of watchers."""
     unreadable: list[str] = msgspec.field(default_factory=list)
 
 
@@ -212,6 +214,7 @@ def recall(found: Mapping[str, Mapping[str, str]]) -> State:
         elif kind == "node":
             state.superseded.extend(_guard(state.unreadable, key, partial(_recall_old, name, fields)) or ())
             state.members.extend(_guard(state.unreadable, key, partial(_recall_seat, name, fields)) or ())
+            state.lives.extend(_guard(state.unreadable, key, partial(_recall_lives, name, fields)) or ())
     state.last_backup = read.record("lastbackup", LastBackup)
     state.forced = recall_forced(found, state.unreadable)
     return state
@@ -258,6 +261,12 @@ def _recall_seat(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, Sessi
 def _recall_old(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, SessionId]]:
     old = from_json(list[str], fields.get("superseded", "[]"), f"node:{name} superseded")
     return [(Rank(int(name)), SessionId(session)) for session in old]
+
+
+def _recall_lives(name: str, fields: Mapping[str, str]) -> list[tuple[Host, Incarnation]]:
+    field = "superseded-incarnations"
+    lives = from_json(list[str], fields.get(field, "[]"), f"node:{name} {field}")
+    return [(Host(fields.get("host", "")), Incarnation(life)) for life in lives]
 
 
 class _Reader:

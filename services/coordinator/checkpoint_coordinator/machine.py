@@ -34,7 +34,7 @@ from checkpoint_coordinator.words import (
 )
 from checkpoint_replicator.backoff import delay
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Job, SessionId, StoreId
+from checkpoint_replicator.ids import Epoch, Host, Job, SessionId, StoreId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon
 from checkpoint_replicator.records import Lease
@@ -48,6 +48,8 @@ FACTS_PERIOD: Final = 1.0
 """Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
+MOST_ASKED: Final = 1024
+"""So many silent hosts are asked for at most whether they call for help."""
 LOOP: Final = 3
 """So many restores of one save without a newer commit are a loop."""
 FORGET_AGE: Final = 24 * 3600.0
@@ -139,8 +141,9 @@ class CoordinatorMachine:
                 effects += self._renewed(event, now)
             case SnapshotRead():
                 self._take_up(event, now)
-            case HostsRead(hosts):
-                self.desk.registered = hosts
+            case HostsRead(hosts, calls):
+                self.desk.take_hosts(hosts, now)
+                self.desk.hearing.called(calls, now)
                 self._failures = 0
                 self._due = True
             case Written():
@@ -197,8 +200,7 @@ class CoordinatorMachine:
         self._ready = False
         self._raising = None
         self._ledger.forget()
-        self.desk.since = now
-        self.desk.hearing.stale()
+        self.desk.begin(now)
         self._hosts_at = now
         return [
             Note("lease_taken", {"token": str(event.lease.token)}),
@@ -247,6 +249,8 @@ class CoordinatorMachine:
         for text in found.unreadable[:8]:
             desk.note("record_unreadable", reason=text)
         desk.membership.recall(desk.state.members, desk.state.superseded)
+        for host, life in desk.state.lives:
+            desk.hearing.supersede(host, life)
         if desk.state.epoch is not None:
             for session, text in desk.state.epoch.refused.items():
                 desk.membership.refused.setdefault(SessionId(session), text)
@@ -275,8 +279,8 @@ class CoordinatorMachine:
                 self._unwritten = True
             case "snapshot":
                 self._retry_snapshot = now + pause
-            case _:
-                pass  # the hosts are read again in a moment
+            case _:  # the hosts are read again in a moment
+                self.desk.hosts_fault = self.desk.hosts_fault and event.reason
         if self._fault == event.reason:
             return []
         self._fault = event.reason
@@ -293,7 +297,7 @@ class CoordinatorMachine:
             return effects
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
-            effects.append(ReadHosts())
+            effects.append(ReadHosts(self._silent_hosts(now)))
         if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
@@ -302,6 +306,14 @@ class CoordinatorMachine:
         if now - self._beacon_at >= self._times.beacon:
             effects += self._beacon(now)
         return effects
+
+    def _silent_hosts(self, now: float) -> tuple[Host, ...]:
+        """Return the hosts of the job that may call for help."""
+        desk = self.desk
+        known = desk.hearing.voices.keys() | {member.host for member in desk.members}
+        listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
+        silent = (host for host in sorted(known | listed) if desk.hearing.silence(host, now) >= self._times.suspect)
+        return tuple(silent)[:MOST_ASKED]
 
     def _look(self, now: float) -> None:
         """Look at everything and decide what follows."""
@@ -314,7 +326,7 @@ class CoordinatorMachine:
         if self._raising is not None or self._still_rebuilding(now):
             return
         desk.hearing.forget_silent(now, FORGET_AGE)
-        desk.live = desk.hearing.live(now)
+        desk.look(now)
         reports = {
             host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
             for host in desk.live

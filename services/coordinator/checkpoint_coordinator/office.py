@@ -17,6 +17,7 @@ from checkpoint_coordinator.words import (
     LeaseRenewed,
     Note,
     Publish,
+    ReadHosts,
     ReadSnapshot,
     ReleaseLease,
     RenewLease,
@@ -139,7 +140,7 @@ class Office:
                 name, request = self._request(effect)
                 self._lane.put_nowait((name, request))
 
-    def _request(self, effect: Effect) -> tuple[str, Request]:
+    def _request(self, effect: AcquireLease | ReleaseLease | ReadSnapshot | Write | ReadHosts) -> tuple[str, Request]:
         match effect:
             case AcquireLease():
                 return "acquire", lambda: self._acquire(effect)
@@ -149,8 +150,8 @@ class Office:
                 return "snapshot", lambda: self._snapshot(effect)
             case Write():
                 return "write", lambda: self._write(effect)
-            case _:
-                return "hosts", self._hosts
+            case ReadHosts():
+                return "hosts", lambda: self._hosts(effect)
 
     async def _serve(self, queue: asyncio.Queue[tuple[str, Request]]) -> None:
         """Ask Redis one thing after another; what fails is an event too."""
@@ -185,8 +186,9 @@ class Office:
         snapshot = await self._store.snapshot(self.job)
         return SnapshotRead(effect.token, snapshot, await self._store.time())
 
-    async def _hosts(self) -> Event:
-        return HostsRead(await self._store.hosts())
+    async def _hosts(self, effect: ReadHosts) -> Event:
+        calls = await self._store.helps(self.job, effect.silent) if effect.silent else {}
+        return HostsRead(await self._store.hosts(), calls)
 
     async def _write(self, effect: Write) -> Event:
         seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)

@@ -50,8 +50,8 @@ class Safekeeping:
             self._watch_restored(crew, now)
         self._back_up(crew, now)
         if crew is not None:
-            self._keep(crew, now)
-        self._order(crew, now)
+            self._keep(crew)
+        self._order(crew)
         self._forget()
 
     def committed(self) -> Save | None:
@@ -285,10 +285,10 @@ class Safekeeping:
             for voice in voices
         )
 
-    def _keep(self, crew: Crew, now: float) -> None:
+    def _keep(self, crew: Crew) -> None:
         desk = self._desk
         gaps = [f"rank {member.rank}" for member in crew.members if not self._complete(member.rank)]
-        if desk.hearing.common_fault([member.host for member in crew.members], now):
+        if desk.common_fault:
             gaps.append("more than a third of the hosts fell silent together")
         committed = self.committed()
         held = {line.save for line in desk.stock.lines}
@@ -338,14 +338,18 @@ class Safekeeping:
 
     # ---- orders
 
-    def _order(self, crew: Crew | None, now: float) -> None:
+    def _order(self, crew: Crew | None) -> None:
         desk = self._desk
         peers = desk.peers()
         backup = desk.archive.orders()
-        replicate = self._replicate(crew, peers, now)
+        replicate = self._replicate(crew, peers)
+        settling = crew is None and desk.running and desk.patient
         wanted: dict[Host, Orders] = {}
-        for host in sorted(desk.live):
+        for host in sorted(desk.live | desk.state.orders.keys() if settling else desk.live):
             wanted[host] = self._orders_of(host, crew, peers, backup.get(host, ()), replicate.get(host, ()))
+            before = desk.state.orders.get(host)
+            if settling and before is not None:  # a new coordinator that has not heard all yet stops no transfer
+                wanted[host] = msgspec.structs.replace(wanted[host], peers=before.peers, replicate=before.replicate)
         for host, orders in wanted.items():
             before = desk.state.orders.get(host)
             if before is not None and _same(before, orders):
@@ -368,17 +372,15 @@ class Safekeeping:
         chosen: tuple[Peer, ...] = ()
         if crew is not None:
             for member in crew.members:
-                if member.host == host:
+                if member.host == host and member.rank in crew.placements:
                     chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
         return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
 
-    def _replicate(
-        self, crew: Crew | None, peers: dict[Host, Peer | None], now: float
-    ) -> dict[Host, tuple[ReplicateOrder, ...]]:
+    def _replicate(self, crew: Crew | None, peers: dict[Host, Peer | None]) -> dict[Host, tuple[ReplicateOrder, ...]]:
         """Make the newest committed save's copies complete again; not while a fault of the network looks like loss."""
         desk = self._desk
         save = self.committed()
-        if crew is None or save is None or desk.hearing.common_fault([m.host for m in crew.members], now):
+        if crew is None or save is None or desk.common_fault:
             return {}
         tags: dict[ShardKey, Tag]
         choice = self._rendezvous.choice()

@@ -294,9 +294,7 @@ class Disk:
 
     def _held(self) -> tuple[Held, ...]:
         return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own)
-            for sidecar in self.ramdisk.sidecars()
-            if self.ramdisk.standing(sidecar)
+            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
         )
 
     def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:

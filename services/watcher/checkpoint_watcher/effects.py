@@ -17,6 +17,7 @@ from checkpoint_watcher.snapshot import YamlIdentity
 __all__ = [
     "Announce",
     "AppendErrors",
+    "CallHelp",
     "ClaimSave",
     "CleanUp",
     "DropClaim",
@@ -192,6 +193,14 @@ class Follow(msgspec.Struct, frozen=True):
     lease: Lease
 
 
+class CallHelp(msgspec.Struct, frozen=True):
+    """Say in Redis, for so many seconds, that the job's coordinator cannot be reached from here. No answer."""
+
+    job: Job
+    reason: str
+    seconds: float
+
+
 class SendReport(msgspec.Struct, frozen=True):
     """Send to the job's coordinator; may be lost. No answer."""
 
@@ -242,6 +251,7 @@ Effect = (
     | ReadView
     | Register
     | Follow
+    | CallHelp
     | SendReport
     | SendTransfer
     | SendUploader

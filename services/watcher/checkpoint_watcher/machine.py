@@ -19,6 +19,7 @@ CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, Ya
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
+CallHelp                                           -
 Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
@@ -29,9 +30,10 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Copy, CopyState, Fault
+from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -107,6 +109,7 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
+        self._stocktake_at: float | None = None
         self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -125,7 +128,7 @@ class WatcherMachine:
         if not self._started:
             return None
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments.append(self._register_at)
+        moments += [self._register_at, self._stocktake_at]
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -134,6 +137,7 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
+        self._stocktake_at = now + self.node.times.stocktake
         self.node.traced = event.lineage
         self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
@@ -157,8 +161,7 @@ class WatcherMachine:
             case Scanned():
                 self._scanned(event, now)
             case InventoryTaken(held):
-                self.node.stocktake(held)
-                self.restorer.stocktaken()
+                self._stocktaken(held, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -217,6 +220,18 @@ class WatcherMachine:
                 pass
             case _:
                 assert_never(event)
+
+    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+        """Take the inventory; what is missing and was not dropped was removed by somebody else."""
+        here = {one.tag for one in held}
+        for tag in sorted(self.node.held.keys() - here):
+            own = self.node.held[tag].own
+            self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
+            if own and tag.job == self.node.job:
+                self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
+        self.node.stocktake(held)
+        self._stocktake_at = now + self.node.times.stocktake
+        self.restorer.stocktaken()
 
     def _scanned(self, event: Scanned, now: float) -> None:
         snapshot = event.snapshot
@@ -330,8 +345,9 @@ class WatcherMachine:
             self._register_failures = 0
             return
         times = self.node.times
-        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
-        self._register_failures = min(self._register_failures + 1, 16)
+        chance = spread(self.node.incarnation, self._register_failures)
+        self._register_at = now + delay(self._register_failures, times.retry_least, times.retry_most, chance)
+        self._register_failures += 1
 
     def _obey(self, job: Job, now: float) -> None:
         """A view newly counts, and its stamps stand in `fence.json`."""
@@ -356,6 +372,9 @@ class WatcherMachine:
 
     def _advance(self, now: float) -> None:
         self._know_jobs(now)
+        if self._stocktake_at is not None and now >= self._stocktake_at:
+            self._stocktake_at = None  # until it is answered
+            self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):

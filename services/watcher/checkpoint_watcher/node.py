@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.messages import Fault, Held
 from checkpoint_replicator.records import Peer
@@ -103,11 +105,13 @@ class Node:
             del self.owned[tag.job, tag.save, tag.key]
 
     def stocktake(self, inventory: Iterable[Held]) -> None:
-        """Replace the inventory."""
+        """Replace the inventory; what is known as committed stays so, though its sidecar may not say it yet."""
+        committed = {tag for tag, held in self.held.items() if held.committed}
         self.held.clear()
         self.owned.clear()
         for held in inventory:
-            self.hold(held)
+            known = held.committed or held.tag not in committed
+            self.hold(held if known else msgspec.structs.replace(held, committed=True))
 
     def standing(self, address: Address) -> bool:
         """Tell whether the inventory has this content."""

@@ -82,6 +82,8 @@ class Reporter:
             if self._may(sent, now, gap):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, times.report):
+                    sent.version += 1  # each one, so that beacons tell whether heartbeats arrive
+                    authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
         sent = self._sent.setdefault(("transfer", ""), Sent())
@@ -271,6 +273,8 @@ class Reporter:
             reasons.append(authority.failure)
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
+        if authority is not None and authority.cut_off:
+            reasons.append("the coordinator cannot be reached, and Redis can")
         document = {
             "host": node.host,
             "job": job or "",

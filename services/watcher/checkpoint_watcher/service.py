@@ -24,12 +24,13 @@ from checkpoint_replicator.messages import (
 )
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Ramdisk
-from checkpoint_replicator.records import HostRecord
+from checkpoint_replicator.records import Help, HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
 from checkpoint_watcher.disk import Disk
 from checkpoint_watcher.effects import (
     Announce,
+    CallHelp,
     CleanUp,
     DropClaim,
     DropForeign,
@@ -42,6 +43,7 @@ from checkpoint_watcher.effects import (
     SendReport,
     SendTransfer,
     SendUploader,
+    TakeInventory,
     VerifyShard,
 )
 from checkpoint_watcher.events import (
@@ -175,7 +177,7 @@ class Watcher:
         try:
             async with asyncio.timeout(2):
                 await self.store.unregister(self.config.host, self.runtime.incarnation)
-        except (TimeoutError, UnreachableError):
+        except (TimeoutError, UnreachableError, ProtocolError):
             self.runtime.log.info("host_left_registered")
         await self.store.close()
         for pool in (self.looking, self.small, self.large, self.sweeping):
@@ -233,7 +235,7 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp):
+            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp | TakeInventory):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:
@@ -260,6 +262,8 @@ class Watcher:
             case Follow(job, lease):
                 await self.lines.follow(job, lease)
                 self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
+            case CallHelp():
+                self._spawn(self._call_help(effect), "help")
             case SendReport(job, report):
                 self.lines.report(job, report)
             case SendTransfer(orders):
@@ -280,6 +284,13 @@ class Watcher:
             event = ViewFailed(effect.job, str(error))
         await self.inbox.put(event)
 
+    async def _call_help(self, effect: CallHelp) -> None:
+        cry = Help(host=Host(self.config.host), incarnation=self.runtime.incarnation, reason=effect.reason)
+        try:
+            await self.store.call_help(effect.job, cry, effect.seconds)
+        except (UnreachableError, ProtocolError) as error:
+            self.runtime.log.info("help_not_called", job=effect.job, reason=str(error))
+
     async def _register(self) -> None:
         async with self._registering:
             wish, self._registration = self._registration, None
@@ -297,7 +308,7 @@ class Watcher:
                     jobs=tuple(wish.jobs),
                 )
                 await self.store.register(host)
-            except UnreachableError as error:
+            except (UnreachableError, ProtocolError) as error:
                 reason = str(error)
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))

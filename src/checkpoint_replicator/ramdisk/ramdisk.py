@@ -25,6 +25,7 @@ from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure
 from checkpoint_replicator.ramdisk.shard import Shard, read_tree
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
 from checkpoint_replicator.ramdisk.spare import Spare
+from checkpoint_replicator.ramdisk.standing import Standing
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
@@ -63,6 +64,7 @@ class Ramdisk:
         self.layout = Layout(root)
         self._files = files or Files()
         self._register = Register(self.layout, self._files)
+        self._standing = Standing(self.layout, self._register)
         self._admission = threading.Lock()
         self._spare = Spare(self.layout.spare)
         for folder in self.layout.folders:
@@ -238,6 +240,12 @@ class Ramdisk:
     def standing(self, sidecar: Sidecar) -> bool:
         """Tell whether names, sizes and inodes are those of when it was verified (stat only)."""
         return self.fault(sidecar) is None
+
+    def stocktake(self) -> tuple[Sidecar, ...]:
+        """Return the sidecars of all shards that stand; what lies deep inside a directory is looked at now and then."""
+        sidecars = self.sidecars()
+        self._standing.forget({sidecar.tag.address for sidecar in sidecars})
+        return tuple(sidecar for sidecar in sidecars if self._standing.stands(sidecar))
 
     def stands(self, address: Address) -> bool:
         """Tell whether a shard with this address stands here."""

@@ -83,6 +83,20 @@ def test_what_one_jobs_keep_list_says_of_commits_is_not_taken_for_another_jobs(s
     assert shell.machine.saves.wanted == []
 
 
+def test_a_shard_that_somebody_removed_is_missed_within_ten_seconds_and_told_to_the_trainer(
+    shell: WatcherShell,
+) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.wait(9)
+    del shell.disk.held[tag(1)]
+    shell.wait(12)
+    assert shell.report.held == ()
+    assert shell.disk.files["replicator.errors"] == "step 1 of n0/w0: its data here was removed or changed\n"
+    assert [effect.event for effect in shell.done if isinstance(effect, do.Announce)].count("shard_vanished") == 1
+
+
 def test_saves_before_any_session_wait_for_a_yaml_and_get_epoch_zero(shell: WatcherShell) -> None:
     shell.disk.save(7)
     shell.scan()
