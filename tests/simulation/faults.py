@@ -299,7 +299,7 @@ class Faults:
     def _cut_off(self) -> None:
         """One path breaks, or all of a host, or the hosts fall apart in two."""
         chance, network = self.world.chance, self.world.network
-        names = [*self.world.hosts, *{one.host for one in self.world.coordinators}, REDIS]
+        names = [*self.world.hosts, *sorted({one.host for one in self.world.coordinators}), REDIS]
         some = frozenset(chance.sample(names, chance.randint(1, max(1, len(names) // 2))))
         one = frozenset({self._node().host})
         path = chance.choice(list(Path))

@@ -179,14 +179,23 @@ class Laws:
         )
 
     def restorable(self, save: Save) -> bool:
-        """Whether a save is whole over all disks and backups."""
+        """Whether a save is whole over all disks and backups: bytes that stand under its own names."""
         if save in self.backed_up:
             return True
-        disks = [host.disk for host in self.world.hosts.values()]
-        return all(
-            any(address in disk.shards and address not in disk.spoiled for disk in disks)
-            for address in self.committed[save].values()
-        )
+        shards = self.committed[save]
+        found: set[ShardKey] = set()
+        for host in self.world.hosts.values():
+            disk = host.disk
+            found.update(
+                tag.key
+                for tag in disk.sidecars
+                if tag.save == save
+                and tag.job == self.job
+                and shards.get(tag.key) == tag.address
+                and tag.address in disk.shards
+                and tag.address not in disk.spoiled
+            )
+        return len(found) == len(shards)
 
     # ---- decisions
 
