@@ -40,7 +40,7 @@ def protected(training: "Training", save: Save) -> Iterator[str]:
         disk = node.disk
         for tag in disk.sidecars:
             if tag.job == training.job and tag.save == save and tag.address in disk.shards:
-                on[tag.key, tag.address] += tag.address not in disk.spoiled
+                on[tag.key, tag.address] += 1  # what a fault spoilt counts until somebody reads it
     wanted = 1 + min(training.peers, laws.shapes[save].nodes - 1) if save in laws.shapes else 1
     for key, address in laws.committed[save].items():
         if on[key, address] < wanted:

@@ -87,6 +87,9 @@ class Laws:
         """Redis gave the lease."""
         if self.last_holder not in {"", process.name} and self.training.running:
             self.world.hits["take-over while training"] += 1
+        others = [one for one in self.world.coordinators if one.job == self.job and one is not process]
+        if any(one.machine is not None and one.machine.lease is not None and one.paused for one in others):
+            self.world.hits["take-over with a paused leader"] += 1
         self.last_holder = process.name
 
     def written(self, process: "Coordinating", changes: Sequence[Change]) -> None:
@@ -204,6 +207,7 @@ class Laws:
     def _decided(self, process: "Coordinating", record: RestoreRecord) -> None:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
+        self._seldom(record)
         if record.outcome is Outcome.NONE:
             witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
@@ -217,6 +221,32 @@ class Laws:
             known = {rejected.save for rejected in record.rejected}
             if record.save < newest and newest not in known and self.restorable(newest):
                 raise LawBrokenError(10, f"{record.save} was chosen over {newest} without a reason")
+
+    def _seldom(self, record: RestoreRecord) -> None:
+        """Count decisions that are not often taken."""
+        hits, save = self.world.hits, record.save
+        before = [one.outcome for one in self.decisions.values()][:-1]
+        if record.outcome is Outcome.LOST and Outcome.UNKNOWN in before:
+            hits["lost told from unknown"] += 1
+        if record.outcome is Outcome.RESTORE and Outcome.UNKNOWN in before:
+            hits["found what was not known"] += 1
+        if save is None:
+            return
+        disks = [host.disk for host in self.world.hosts.values()]
+        for rejected in record.rejected:
+            names = {address for (one, _), address in self.truth.items() if one == rejected.save}
+            if rejected.save in self.committed:
+                hits["fell back past a committed save"] += 1
+            if any(names & disk.spoiled for disk in disks):
+                hits["fell back past a corrupt newest"] += 1
+        if save not in self.committed:
+            hits["restored what was not committed"] += 1
+        if self.shapes.get(save, self.training.shape) != self.training.shape:
+            hits["restored by another shape"] += 1
+        if "without an answer of" in record.reason:
+            hits["restored although a witness is silent"] += 1
+        if any(one.disk.shards and one not in self.training.homes.values() for one in self.world.hosts.values()):
+            hits["restored beside a host without a rank"] += 1
 
     def _kept(self, process: "Coordinating", keep: KeepList) -> None:
         """A keep list is made from a complete view, and never lets go what was committed last."""
@@ -278,6 +308,8 @@ class Laws:
             key = ShardKey(record.spec.rank, worker)
             if address is None or address not in self._right(save, key, record.spec.shape):
                 raise LawBrokenError(1, f"{host} gets other bytes of {key} of {save} than were saved")
+            if address != self.truth.get((save, key)):
+                self.world.hits["twin served a missing rank"] += 1
             content = watching.node.disk.shards.get(address)
             if content is None:
                 raise LawBrokenError(9, f"{host} publishes {name}, whose data is not there")

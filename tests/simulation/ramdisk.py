@@ -50,6 +50,7 @@ class Ramdisk:
     Attributes:
         size: bytes in all.
         entries_limit: inodes in all.
+        resumed: how often a partial was opened that held something.
         given: every shard that ever got a name here, with its address; the product's own deletions leave it.
         spoiled: addresses whose bytes a fault changed.
         proven: addresses that were verified since the session in `session` opened.
@@ -71,6 +72,7 @@ class Ramdisk:
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
     entries_limit: int = INODES
+    resumed: int = 0
     inodes: int = 0
     changes: int = 0
 
@@ -293,6 +295,8 @@ class Ramdisk:
             self.partials[address] = Partial(tree)
         partial = self.partials[address]
         self.readers.add(address)
+        if partial.leaves:
+            self.resumed += 1
         marks = LeafSet(bytes(number in partial.leaves for number in range(partial.tree.leaves)))
         return receiving.PartialOpened(sizes_of(partial.tree), marks)
 

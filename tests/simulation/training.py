@@ -85,6 +85,7 @@ class Trainer:
                 if len(self.taken) == self.training.workers:
                     self._begin()
                 elif world.now - self.since > world.times.client:
+                    self.world.hits["trainer timed out"] += 1
                     self.enter(Stage.DEAD, "timed out")
             case _:
                 pass
@@ -307,6 +308,7 @@ class Training:
 
             def save(one: Trainer = trainer) -> None:
                 if one.stage is Stage.RUNNING and (turn == self._stepping or self.world.now < one.until < FOREVER):
+                    self.world.hits["saved after its fellows died"] += turn != self._stepping
                     one.save(step)
                     if self.trainers.get(one.rank) is one:
                         self._stop_if_dead(one)
