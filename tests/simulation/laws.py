@@ -127,7 +127,7 @@ class Laws:
             for name, text in fields.items()
             if name.startswith("n") and "/w" in name
         }
-        shape = from_json(Shape, fields["shape"], key)
+        shape = from_json(Shape, fields["shape"], key) if "shape" in fields else self.shapes[save]  # see below
         wanted = set(shards_of(shape))
         restored = fields.get("reason") == "restored"
         if restored:  # a missing rank was given what its twin saved

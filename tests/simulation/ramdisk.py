@@ -124,6 +124,10 @@ class Ramdisk:
         """The inventory, by stat only: spoiled bytes stand as well."""
         return tuple(held for tag, held in sorted(self.sidecars.items()) if tag.address in self.shards)
 
+    def fallen(self) -> tuple[Tag, ...]:
+        """What has a name and no bytes."""
+        return tuple(tag for tag in sorted(self.sidecars) if tag.address not in self.shards)
+
     def name(self, content: Content | None, tags: Iterable[Tag], *, own: bool) -> str:
         """Give names to a whole shard, or more names to one that stands; returns why not."""
         self.changes += 1
@@ -187,7 +191,7 @@ class Ramdisk:
             case do.DropClaim(claim):
                 self.claims.pop(claim.name, None)
             case do.TakeInventory():
-                return did.InventoryTaken(self.held())
+                return did.InventoryTaken(self.held(), self.fallen())
             case do.MarkCommitted(job, save):
                 for tag, held in self.sidecars.items():
                     if tag.job == job and tag.save == save:
@@ -267,7 +271,9 @@ class Ramdisk:
     def begin(self) -> did.Started:
         """What a new life of the watcher finds."""
         claims = tuple(claim for claim, _ in self.claims.values())
-        return did.Started(session=self.session, fences=dict(self.fences), held=self.held(), claims=claims)
+        return did.Started(
+            session=self.session, fences=dict(self.fences), held=self.held(), fallen=self.fallen(), claims=claims
+        )
 
     # ---- the transfer's effects
 

@@ -262,6 +262,16 @@ def test_a_keep_list_drops_what_it_lets_go_and_marks_the_commit(shell: WatcherSh
     assert shell.report.newest_committed == save(3)
 
 
+def test_what_does_not_stand_any_more_goes_when_a_keep_list_lets_it_go(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    for step in (1, 2, 3):
+        shell.disk.save(step)
+        shell.scan()
+    shell.feed(did.InventoryTaken((Held(tag=tag(3), own=True),), (tag(1), tag(2))))
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(3, 2, 3)))
+    assert sorted(held.save.step for held in shell.disk.held) == [2, 3]
+
+
 def test_law_7_fence_json_is_written_before_a_keep_list_is_obeyed(shell: WatcherShell) -> None:
     run_fresh(shell)
     for step in (1, 2):
