@@ -265,6 +265,8 @@ class WatcherMachine:
         later = now + self.node.times.stocktake
         self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
+        for job in self.authorities:  # a copy that was under way when its save was let go goes as well
+            self._keep(job)
 
     def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
