@@ -93,17 +93,20 @@ class Coordinating(Process):
 
     def _open(self) -> None:
         world = self.world
+        me = Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name)
+        options = Options(backup=world.root)
         self.machine = CoordinatorMachine(
             self.job,
-            Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name),
+            me,
             times=world.times,
-            options=Options(backup=world.root),
-            new_id=world.new_id,
-            chance=world.chance.random,
+            options=options,
+            new_id=world.inputs.drawing(world.new_id),
+            chance=world.inputs.drawing(world.chance.random),
         )
+        decides = world.inputs.of("coordinator", self.machine, job=self.job, me=me, times=world.times, options=options)
         self._lane = Lane(self, world.redis)
         self._renewals = Lane(self, world.redis)
-        self._engine: Engine[Event, Effect] = Engine(self, self.machine, self.perform)
+        self._engine: Engine[Event, Effect] = Engine(self, decides, self.perform)
         self._engine.sleep()
 
     def hear(self, sender: Party, report: NodeReport) -> None:

@@ -41,8 +41,12 @@ class Transferring(Process):
         self.peer = Peer(host=self.host, incarnation=self.incarnation, control=name, leaves=(name,))
         local = Peer(host=self.host, incarnation=self.incarnation, control="local", leaves=("local",))
         limits = Limits(report_gap=times.report_gap, report=times.orders)
-        self.machine = TransferMachine(self.peer, local, limits, patience_of(times))
-        self._engine: Engine[do.TransferEvent, do.TransferEffect] = Engine(self, self.machine, self.perform)
+        patience = patience_of(times)
+        self.machine = TransferMachine(self.peer, local, limits, patience)
+        decides = self.world.inputs.of(
+            "transfer", self.machine, me=self.peer, local=local, limits=limits, patience=patience
+        )
+        self._engine: Engine[do.TransferEvent, do.TransferEffect] = Engine(self, decides, self.perform)
         self._engine.sleep()
 
     def bury(self) -> None:

@@ -52,7 +52,11 @@ class Uploading(Process):
         )
         self._cancelled: set[tuple[Job, str]] = set()
         self._shards: dict[reading.ShardId, BackupShard] = {}
-        self._orders: Engine[Event, Effect] = Engine(self, Uploader(self.world.root, limits), self.perform)
+        self._orders: Engine[Event, Effect] = Engine(
+            self,
+            self.world.inputs.of("uploader", Uploader(self.world.root, limits), root=self.world.root, limits=limits),
+            self.perform,
+        )
         self._reads: Engine[reading.HolderEvent, reading.HolderEffect] = Engine(
             self, reading.Holder(reading.Bounds()), self.serve
         )

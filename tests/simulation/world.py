@@ -5,6 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 from simulation.bucket import Bucket
@@ -66,7 +67,7 @@ class World:
         trouble: seconds in which things go wrong.
     """
 
-    def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None) -> None:
+    def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None, inputs: InputLog | None = None) -> None:
         self.seed = seed
         self.chance = Random(seed)
         self.timeline = Timeline()
@@ -74,6 +75,7 @@ class World:
         self.hits: Counter[str] = Counter()
         self.events = 0
         self._tell = tell
+        self.inputs = inputs or InputLog(None)
         self._ids = 0
         chance = self.chance
         self.root = "memory://bucket" if chance.random() < 0.6 else None
