@@ -8,6 +8,7 @@ import msgspec
 
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.messages import Fault, Held
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.times import Times
@@ -18,6 +19,8 @@ from checkpoint_watcher.snapshot import Snapshot
 __all__ = ["Node"]
 
 MAX_FAULTS: Final = 64
+MAX_REASON: Final = 1000
+"""Characters of a fault's reason; it may repeat what a peer or a file said."""
 
 
 @dataclass(slots=True)
@@ -85,6 +88,7 @@ class Node:
 
     def blame(self, fault: Fault) -> bool:
         """Keep a fault for the reports; False: it is known."""
+        fault = msgspec.structs.replace(fault, reason=quote(fault.reason, MAX_REASON))
         name = (fault.kind, fault.save, fault.key)
         if self.faults.get(name) == fault:
             return False
