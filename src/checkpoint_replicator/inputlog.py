@@ -78,7 +78,11 @@ class InputLog:
         """Write a line, or end the log where it would grow too long; a full disk ends it too."""
         if self._file is None:
             return
-        data = msgspec.json.encode(line, enc_hook=_plain) + b"\n"
+        try:
+            data = msgspec.json.encode(line, enc_hook=_plain) + b"\n"
+        except UnicodeEncodeError:  # of a name that is no UTF-8: what comes after could not be decided again
+            self.close()
+            return
         self._left -= len(data)
         try:
             if self._left >= 0:

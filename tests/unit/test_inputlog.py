@@ -73,3 +73,10 @@ def test_the_log_of_the_life_before_is_put_aside(tmp_path: Path) -> None:
         log.close()
     assert lines(tmp_path / "inputs.1")[0]["machine"] == "first"
     assert lines(tmp_path / "inputs")[0]["machine"] == "second"
+
+
+def test_the_log_ends_at_a_text_that_json_cannot_hold_and_the_machine_goes_on(tmp_path: Path) -> None:
+    log = InputLog(tmp_path / "inputs")
+    log.write({"event": "\udcff"})
+    assert not log.wanted
+    assert log.of("watcher", Machine()).handle(Told(), 0.0) == []

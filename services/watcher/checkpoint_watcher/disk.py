@@ -130,12 +130,12 @@ class Disk:
         for job, save in newest.items():  # also of data that is gone: it is a trace of the commit
             self.ramdisk.raise_fence(job, committed=save)
         fences, _ = self.ramdisk.read_fences()
-        held = self._held()
         lineage = _lineage(sidecars) if session is None else None
         if lineage is not None and not no_session:
             no_session = (
                 f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
             )
+        held, fallen = self._inventory()
         return Started(
             session=session,
             fences={
@@ -143,6 +143,7 @@ class Disk:
                 for job, fence in (fences or Fences()).jobs.items()
             },
             held=held,
+            fallen=fallen,
             claims=self._claims(session.lineage if session is not None else lineage),
             wished=self._wished(held),
             entries=self._entries(sidecars),
@@ -179,7 +180,7 @@ class Disk:
             case TakeInventory(recover):
                 if recover:
                     self.ramdisk.recover()
-                return InventoryTaken(self._held())
+                return InventoryTaken(*self._inventory())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
             case DropSaves(tags):
@@ -341,10 +342,12 @@ class Disk:
 
     # ---- shards
 
-    def _held(self) -> tuple[Held, ...]:
-        return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
-        )
+    def _inventory(self) -> tuple[tuple[Held, ...], tuple[Tag, ...]]:
+        """Return what stands, and what has a name and does not."""
+        standing = self.ramdisk.stocktake()
+        known = {sidecar.tag for sidecar in standing}
+        held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
+        return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
 
     def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
         """Say again of which saves an earlier life was asked for a backup: it may have died before it was made."""

@@ -175,10 +175,7 @@ class Register:
                 self._discard(address)
 
     def commit(self, job: Job, saves: Collection[Save]) -> int:
-        """Note that saves are committed; returns how many sidecars changed.
-
-        Names of older ones whose data somebody removed go: nobody holds them, so no keep list would ever drop them.
-        """
+        """Note that saves are committed; returns how many sidecars changed."""
         changed = 0
         places = {(str(save.epoch), f"{job}-s{save.step}-n") for save in saves}
         with self.lock():
@@ -187,19 +184,7 @@ class Register:
                 if sidecar.tag.job == job and sidecar.tag.save in saves and not sidecar.committed:
                     self._write_sidecar(msgspec.structs.replace(sidecar, committed=True))
                     changed += 1
-            if changed:
-                self._forget_vanished(job, max(saves))
         return changed
-
-    def _forget_vanished(self, job: Job, committed: Save) -> None:
-        inventory = self.inventory()
-        for sidecar in inventory.sidecars:
-            older = sidecar.tag.job == job and sidecar.tag.save < committed
-            if older and not os.path.lexists(self._layout.data(sidecar.tag.address)):
-                self._unregister(sidecar, inventory)
-                inventory = inventory.without(sidecar)
-                if not inventory.unreadable and not inventory.of(sidecar.tag.address):
-                    self._discard(sidecar.tag.address)
 
     def condemn(self, address: Address) -> tuple[Sidecar, ...]:
         """Take all names from bytes that are corrupt; see `Ramdisk.condemn`."""

@@ -198,20 +198,6 @@ def test_commit_is_noted_once(ramdisk: Ramdisk) -> None:
     assert [sidecar.committed for sidecar in ramdisk.sidecars()] == [False, True]
 
 
-def test_names_of_data_that_somebody_removed_go_with_the_next_commit(ramdisk: Ramdisk) -> None:
-    gone = named(ramdisk, fill(ramdisk.root / "x", 10, 1), step=1)
-    kept = named(ramdisk, fill(ramdisk.root / "x", 10, 2), step=2)
-    named(ramdisk, fill(ramdisk.root / "x", 10, 3), step=3)
-    ramdisk.commit(JOB, [Save(Epoch(1), Step(1)), Save(Epoch(1), Step(2))])
-    ramdisk.layout.data(gone.address).unlink()
-    assert gone in {sidecar.tag for sidecar in ramdisk.sidecars()}  # a trace of the commit
-    ramdisk.commit(JOB, [Save(Epoch(1), Step(3))])
-    assert [sidecar.tag.save.step for sidecar in ramdisk.sidecars()] == [2, 3]
-    assert meta(ramdisk, 1) is None
-    assert not ramdisk.layout.tree(gone.address).exists()
-    assert ramdisk.layout.data(kept.address).exists()
-
-
 def test_condemned_bytes_lose_every_name_and_become_a_seed(ramdisk: Ramdisk) -> None:
     tag = named(ramdisk, fill_folder(ramdisk.root / "x"), step=1)
     ramdisk.add_tags([tag_of(ramdisk.tree(tag.address), step=2)], own=False)
