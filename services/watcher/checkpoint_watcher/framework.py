@@ -18,6 +18,9 @@ from typing import Final
 
 import msgspec
 
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.ramdisk.reading import read_small
+
 __all__ = [
     "QUIET",
     "STEADY",
@@ -110,11 +113,11 @@ def judge(
 
 def look_into(path: Path) -> Content | None:
     """Read names, sizes and times of a save; None: it is gone."""
+    files: list[tuple[str, int, int, int, int]] = []
     try:
         top = path.stat(follow_symlinks=False)
         if not stat.S_ISDIR(top.st_mode):
             return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
-        files: list[tuple[str, int, int, int, int]] = []
         for entry in _walk(path, 0):
             if len(files) == MAX_ENTRIES:
                 return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=True)
@@ -123,6 +126,8 @@ def look_into(path: Path) -> Content | None:
             files.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:  # what may not be looked into, or lies too deep: hashing says of it by name why it is unsupported
+        return Content(tuple(sorted(files)), True, sum(size for _, _, size, _, _ in files), cut=True)
     files.sort()
     return Content(tuple(files), True, sum(size for _, _, size, _, _ in files))
 
@@ -146,9 +151,8 @@ def is_complete(path: Path, content: Content) -> bool | None:
     if ".metadata" not in names or content.cut:
         return False
     try:
-        with (path / ".metadata").open("rb") as file:
-            mentioned = mentioned_files(file.read(MAX_METADATA))
-    except (OSError, ValueError):
+        mentioned = mentioned_files(read_small(path / ".metadata", MAX_METADATA))
+    except (OSError, ValueError, ProtocolError):
         return False
     return mentioned <= names
 

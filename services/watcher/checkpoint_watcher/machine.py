@@ -148,7 +148,7 @@ class WatcherMachine:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)

@@ -23,6 +23,7 @@ from checkpoint_replicator.messages import (
     UploaderReport,
 )
 from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.records import Help, HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
@@ -38,6 +39,7 @@ from checkpoint_watcher.effects import (
     Effect,
     Follow,
     HashClaim,
+    PublishStatus,
     ReadView,
     Register,
     SendReport,
@@ -226,12 +228,14 @@ class Watcher:
             effect = await self.work.get()
             try:
                 answer = await self._in(self.small, self.disk.perform, effect)
-            except TransientError as error:
+            except (TransientError, OSError) as error:
                 # Room comes back by effects that stand behind this one, so it goes to the end.
-                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=str(error))
+                reason = quote(str(error))
+                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=reason)
                 await self._sweep()
                 await asyncio.sleep(DISK_PAUSE)
-                self.work.put_nowait(effect)
+                if isinstance(error, TransientError) or not isinstance(effect, PublishStatus):  # that is said again
+                    self.work.put_nowait(effect)
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
