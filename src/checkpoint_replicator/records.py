@@ -238,13 +238,14 @@ class Orders(Record, frozen=True, kw_only=True):
         peers: rank to peer, for those ranks to which this host offers its own new saves.
         replicate: further copies wanted.
         backup: orders for the uploader.
-        settled: ids of corrupt or refused entries that the coordinator has taken up.
+        last_backup: name of the last verified backup, for `status.json`; empty without.
     """
 
     stamp: Stamp
     peers: tuple[Peer, ...] = ()
     replicate: tuple[ReplicateOrder, ...] = ()
     backup: tuple[BackupOrder, ...] = ()
+    last_backup: str = ""
 
 
 class NodeView(Record, frozen=True, kw_only=True):

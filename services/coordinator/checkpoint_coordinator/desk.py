@@ -74,6 +74,8 @@ class Desk:
         self.hosts_fault = NOT_READ
         self._appeared: dict[Host, tuple[Incarnation, float]] = {}
         self.events: list[dict[str, str]] = []
+        self._crew: tuple[object, Crew] | None = None
+        """The last crew, and of what it was made."""
 
     def look(self, now: float) -> None:
         """Judge who lives."""
@@ -155,11 +157,13 @@ class Desk:
         specs = self.specs()
         if any(one.rank not in specs and (self.patient or one.host in self.live) for one in epoch.members):
             return None
-        # Under a common fault copies stay placed where they were: the silent hosts are as good as there.
-        lost = frozenset(one.host for one in epoch.members if one.host not in self.live and not self.common_fault)
-        return Crew(
-            shape=epoch.shape, members=epoch.members, placements=placements(epoch.members, specs, lost), live=self.live
-        )
+        known = (epoch.shape, epoch.members, specs, self.live, self.common_fault)
+        if self._crew is None or self._crew[0] != known:
+            # Under a common fault copies stay placed where they were: the silent hosts are as good as there.
+            lost = frozenset(one.host for one in epoch.members if one.host not in self.live and not self.common_fault)
+            placed = placements(epoch.members, specs, lost)
+            self._crew = known, Crew(shape=epoch.shape, members=epoch.members, placements=placed, live=self.live)
+        return self._crew[1]
 
     def peers(self) -> dict[Host, Peer | None]:
         """Return how each live host's transfer is reached."""

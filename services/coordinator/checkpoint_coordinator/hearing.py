@@ -52,6 +52,15 @@ class Hearing:
         self._calls: dict[Host, tuple[float, str]] = {}
         """Hosts that told Redis that they cannot reach us: when that was read, and why."""
 
+    def repeats(self, sender: Party, report: NodeReport, now: float) -> NodeReport | None:
+        """Return what its host said last, where a report says the same again and the host was not silent since."""
+        voice = self.voices.get(sender.host)
+        if voice is None or not voice.fresh or voice.incarnation != sender.incarnation:
+            return None
+        if now - voice.at >= self._times.suspect or voice.report != report:
+            return None
+        return voice.report
+
     def take(self, sender: Party, report: NodeReport, now: float) -> bool:
         """Take up a report; False when a later one of its host was taken up before."""
         if sender.incarnation in self._old:

@@ -7,7 +7,7 @@ What it decides becomes true when Redis took the write; only then a beacon wakes
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from checkpoint_coordinator.border import check
+from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
 from checkpoint_coordinator.index import Hashes, State, hashes, recall
@@ -17,6 +17,7 @@ from checkpoint_coordinator.memory import Memory
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.texts import Texts
 from checkpoint_coordinator.words import (
     Effect,
     Event,
@@ -43,10 +44,6 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-LOOK_PERIOD: Final = 0.05
-"""Seconds between two looks at everything while reports keep coming."""
-FACTS_PERIOD: Final = 1.0
-"""Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
 CHECK_PERIOD: Final = 30.0
@@ -114,6 +111,9 @@ class CoordinatorMachine:
         self._unwritten = False
         self._looped = Epoch(0)
         self._facts: Hashes = {}
+        self._texts = Texts()
+        self._stocked: object = None
+        """Of what the desk's stock was made."""
         self._facts_at = float("-inf")
         self._beacon_at = float("-inf")
         self._fault = ""
@@ -178,21 +178,22 @@ class CoordinatorMachine:
         """Return when to be asked again."""
         moments = [self._tenure.next_moment(self._now)]
         if self._tenure.lease is not None:
-            look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
+            look = self._looked + (self._times.look if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
         # A moment that has passed without effect waits a little: the loop is never always due.
-        floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
+        floor = self._now + self._times.look if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
 
     # ---- what was heard
 
     def _hear(self, event: ReportReceived, now: float) -> list[Effect]:
-        checked = check(self.desk.job, event.sender, event.report)
+        repeated = self.desk.hearing.repeats(event.sender, event.report, now)
+        checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
             return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
         if not self.desk.hearing.take(event.sender, checked.report, now):
             return []
-        self._due = True
+        self._due = self._due or repeated is None
         for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
             self.desk.note("session_superseded", node=event.sender.host, reason=text)
         return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
@@ -334,7 +335,7 @@ class CoordinatorMachine:
         if now - self._check_at >= CHECK_PERIOD and self._tenure.lease is not None and not self._ledger.busy:
             self._check_at = now
             effects.append(ReadSnapshot(self._tenure.lease.token))
-        if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
+        if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
         if self._unwritten:
@@ -368,7 +369,10 @@ class CoordinatorMachine:
             host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
             for host in desk.live
         }
-        desk.stock = take_stock(reports, desk.archive.listing.entries if desk.archive.listing is not None else ())
+        entries = desk.archive.listing.entries if desk.archive.listing is not None else ()
+        if self._stocked != (reports, entries):
+            self._stocked = reports, entries
+            desk.stock = take_stock(reports, entries)
         self._rendezvous.advance(now)
         self._safekeeping.advance(now)
         self._watch_restarts()
@@ -432,10 +436,11 @@ class CoordinatorMachine:
             return [self._ledger.raise_fence(lease, self._raising)]
         if self._rebuilding is not None:
             return []
-        if now - self._facts_at >= FACTS_PERIOD:
+        if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             self._facts = facts(desk, now)
-        write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
+        wanted = {**hashes(desk.state, self._texts), **self._facts}
+        write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
         if write is None:
             self._memory.written()
             return []

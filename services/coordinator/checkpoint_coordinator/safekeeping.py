@@ -38,6 +38,8 @@ class Safekeeping:
         self._desk = desk
         self._rendezvous = rendezvous
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+        self._judged: dict[Save, tuple[tuple[object, ...], SaveVerdict]] = {}
+        """The last verdict of each save, and on what it was found."""
         self._failing = False
 
     def advance(self, now: float) -> None:
@@ -95,13 +97,22 @@ class Safekeeping:
         for save in sorted(self._reported()):
             record = saves.get(save)
             found = desk.stock.lines.get(Line(save, crew.shape))
-            verdict = judge(save, found, crew, faults=self._faults(save))
             if record is not None and record.state in FINAL:
                 if record.state is SaveState.COMMITTED:
                     self._show_protection(record, found, crew, now)
                 continue
-            self._take(save, verdict, crew, now)
+            self._take(save, self._verdict(save, found, crew), crew, now)
+        self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}
         self._give_up(now)
+
+    def _verdict(self, save: Save, found: Found | None, crew: Crew) -> SaveVerdict:
+        """Judge, where anything is different from last time."""
+        faults = self._faults(save)
+        known = self._judged.get(save)
+        if known is None or known[0][0] is not found or known[0][1] is not crew or known[0][2] != faults:
+            known = ((found, crew, faults), judge(save, found, crew, faults=faults))
+            self._judged[save] = known
+        return known[1]
 
     def _take(self, save: Save, verdict: SaveVerdict, crew: Crew, now: float) -> None:
         desk = self._desk
@@ -374,7 +385,14 @@ class Safekeeping:
             for member in crew.members:
                 if member.host == host and member.rank in crew.placements:
                     chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
-        return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
+        last = self._desk.archive.last
+        return Orders(
+            stamp=self._desk.stamp,
+            peers=chosen,
+            replicate=replicate,
+            backup=backup,
+            last_backup=last.name if last is not None else "",
+        )
 
     def _replicate(self, crew: Crew | None, peers: dict[Host, Peer | None]) -> dict[Host, tuple[ReplicateOrder, ...]]:
         """Make the newest committed save's copies complete again; not while a fault of the network looks like loss."""
@@ -406,11 +424,11 @@ _CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED})
 
 
 def _same(one: Orders, other: Orders) -> bool:
-    return (one.peers, one.replicate, one.backup) == (other.peers, other.replicate, other.backup)
+    return msgspec.structs.replace(one, stamp=other.stamp) == other
 
 
 def _stamped(orders: Orders, stamp: Stamp) -> Orders:
-    return Orders(stamp=stamp, peers=orders.peers, replicate=orders.replicate, backup=orders.backup)
+    return msgspec.structs.replace(orders, stamp=stamp)
 
 
 def _replaced(record: SaveRecord, state: SaveState, reason: str, wall: float) -> SaveRecord:

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -336,15 +336,9 @@ class Disk:
                 entries[address] = read_small(self.ramdisk.layout.tree(address), MAX_TREE).count(b"\n") - 1
         return entries
 
-    def _drop(self, tags: Iterable[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
-        dropped, busy = [], []
-        for tag in tags:
-            try:
-                self.ramdisk.drop(tag)
-                dropped.append(tag)
-            except BusyError:
-                busy.append(tag)
-        return tuple(dropped), tuple(busy)
+    def _drop(self, tags: Sequence[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
+        busy = self.ramdisk.drop_all(tags)
+        return tuple(tag for tag in tags if tag not in busy), busy
 
     def _quarantine(self, address: Address) -> Event:
         try:

@@ -3,7 +3,8 @@
 Events only wake the scan; what counts is what the scan sees. A name that was closed after writing, or renamed into
 place, is finished by the contract (trainers write aside and rename). What the scan found without such an event must
 prove it: nobody has it open for writing, it did not change for a while, and a directory of torch's distributed
-checkpoint holds every file that its `.metadata` mentions. An empty save is never finished.
+checkpoint holds every file that its `.metadata` mentions, one of Orbax its `commit_success.txt`. An empty save is never
+finished.
 """
 
 import fcntl
@@ -41,6 +42,9 @@ QUIET: Final = 10.0
 MAX_ENTRIES: Final = 100_000
 """Files of one save that a scan looks at; more and the save is only ever judged by its event or by its quiet."""
 MAX_DEPTH: Final = 32
+COMMITTED: Final = "commit_success.txt"
+IN_WORK: Final = ".orbax-checkpoint-tmp"
+"""Part of the names of what Orbax has not finished."""
 MAX_METADATA: Final = 64 * 1024 * 1024
 """Largest `.metadata` that is read, in bytes."""
 
@@ -144,10 +148,15 @@ def _walk(path: Path, depth: int) -> Iterator[os.DirEntry[str]]:
 
 
 def is_complete(path: Path, content: Content) -> bool | None:
-    """Ask the completeness mark of the framework; see `judge`. Orbax' `commit_success.txt` will be asked here."""
+    """Ask the completeness mark of the framework; see `judge`.
+
+    Orbax writes `commit_success.txt` last; torch's distributed checkpoint names its files in `.metadata`.
+    """
     if not content.directory:
         return None
     names = {name for name, *_ in content.files}
+    if COMMITTED in names:
+        return not any(IN_WORK in name for name in names)
     if ".metadata" not in names or content.cut:
         return False
     try:

@@ -3,10 +3,11 @@
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,7 +22,7 @@ from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_epoch,
 from checkpoint_replicator.ramdisk.locks import Hold
 from checkpoint_replicator.ramdisk.partial import Partial
 from checkpoint_replicator.ramdisk.reading import ADDRESS_LIMIT, read_small
-from checkpoint_replicator.ramdisk.register import Recovery, Register
+from checkpoint_replicator.ramdisk.register import Dropped, Recovery, Register
 from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure
 from checkpoint_replicator.ramdisk.shard import Shard, read_tree
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
@@ -33,6 +34,8 @@ from checkpoint_replicator.tree import Tree
 __all__ = ["Claim", "Ramdisk"]
 
 T = TypeVar("T")
+DROPPED_AT_ONCE: Final = 16
+"""Shards dropped in one section of the names lock: each section reads all sidecars once, and must be short."""
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
@@ -216,7 +219,20 @@ class Ramdisk:
         Raises:
             BusyError: somebody reads it; nothing was changed, try again.
         """
-        return self._spare.urgently(lambda: self._register.drop(tag))
+        (done,) = self._drop([tag])
+        if done.busy:
+            raise BusyError(f"{self.layout.tree(tag.address)}: the shard is being read")
+        return bool(done.gone)
+
+    def drop_all(self, tags: Sequence[Tag]) -> tuple[Tag, ...]:
+        """Take the names of many shards away, some in each section of the lock; returns those that somebody reads."""
+        return tuple(tag for done in self._drop(tags) for tag in done.busy)
+
+    def _drop(self, tags: Sequence[Tag]) -> list[Dropped]:
+        return [
+            self._spare.urgently(partial(self._register.drop, tags[start : start + DROPPED_AT_ONCE]))
+            for start in range(0, len(tags), DROPPED_AT_ONCE)
+        ]
 
     def condemn(self, address: Address) -> tuple[Sidecar, ...]:
         """Take all names from bytes that are corrupt (after they were reported); returns the sidecars that went.

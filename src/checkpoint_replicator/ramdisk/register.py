@@ -35,7 +35,7 @@ from checkpoint_replicator.ramdisk.sidecar import Inventory, Reader, Sidecar
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
-__all__ = ["Recovery", "Register"]
+__all__ = ["Dropped", "Recovery", "Register"]
 
 
 LONGEST_TRASHED: Final = 200
@@ -54,6 +54,14 @@ class Recovery(msgspec.Struct, frozen=True):
     unfinished: tuple[Tag, ...] = ()
     dropped: tuple[Address, ...] = ()
     unreadable: tuple[ProtocolError, ...] = ()
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """What came of a dropping: gone, not there before, and not gone because somebody reads it."""
+
+    gone: tuple[Tag, ...]
+    absent: tuple[Tag, ...]
+    busy: tuple[Tag, ...]
 
 
 class Register:
@@ -128,21 +136,36 @@ class Register:
                 self._trash(source)
         return new
 
-    def drop(self, tag: Tag) -> bool:
-        """Take a shard's name away; see `Ramdisk.drop`."""
+    def drop(self, tags: Iterable[Tag]) -> Dropped:
+        """Take the names of some shards away; see `Ramdisk.drop`."""
+        dropped: list[Tag] = []
+        absent: list[Tag] = []
+        busy: list[Tag] = []
         with self.lock():
             inventory = self.inventory()
-            sidecar = next((side for side in inventory.sidecars if _same(side.tag, tag)), None)
-            if sidecar is None:
-                return False
-            if len(inventory.of(tag.address)) > 1:
-                self._unregister(sidecar, inventory)
-                return True
-            with alone(self._layout.tree(tag.address)):
-                self._unregister(sidecar, inventory)
-                if not inventory.unreadable:  # one of them may name the same bytes
-                    self._discard(tag.address)
-            return True
+            for tag in tags:
+                sidecar = next((side for side in inventory.named(tag.name) if _same(side.tag, tag)), None)
+                if sidecar is None:
+                    absent.append(tag)
+                    continue
+                try:
+                    self._drop(sidecar, inventory)
+                except BusyError:
+                    busy.append(tag)
+                else:
+                    dropped.append(tag)
+                    inventory = inventory.without(sidecar)
+        return Dropped(tuple(dropped), tuple(absent), tuple(busy))
+
+    def _drop(self, sidecar: Sidecar, inventory: Inventory) -> None:
+        address = sidecar.tag.address
+        if len(inventory.of(address)) > 1:
+            self._unregister(sidecar, inventory)
+            return
+        with alone(self._layout.tree(address)):
+            self._unregister(sidecar, inventory)
+            if not inventory.unreadable:  # one of them may name the same bytes
+                self._discard(address)
 
     def commit(self, job: Job, saves: Collection[Save]) -> int:
         """Note that saves are committed; returns how many sidecars changed."""

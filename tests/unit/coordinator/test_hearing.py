@@ -81,6 +81,19 @@ def test_hosts_that_were_silent_for_long_are_forgotten() -> None:
     assert not hearing.voices
 
 
+def test_only_the_same_words_of_the_same_life_soon_after_are_a_repetition() -> None:
+    hearing = Hearing(Times())
+    report = NodeReport(version=1)
+    assert hearing.repeats(party("a"), report, 1) is None
+    hearing.take(party("a"), report, 1)
+    assert hearing.repeats(party("a"), NodeReport(version=1), 2) is report
+    assert hearing.repeats(party("a"), NodeReport(version=2), 2) is None
+    assert hearing.repeats(party("a", "new"), report, 2) is None
+    assert hearing.repeats(party("a"), report, 1 + Times().suspect) is None
+    hearing.stale()
+    assert hearing.repeats(party("a"), report, 2) is None
+
+
 def test_a_host_that_calls_for_help_is_suspect_and_not_lost_for_as_long_as_it_calls() -> None:
     hearing = Hearing(Times())
     hearing.take(party("a"), NodeReport(version=1), 100)
