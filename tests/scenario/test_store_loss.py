@@ -6,10 +6,13 @@ import pytest
 
 from checkpoint_coordinator.machine import CHECK_PERIOD
 from checkpoint_coordinator.words import ReportReceived
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.shape import Shape
 from support.coordination import JOB, Bench, Coordinator
-from support.fake_nodes import FakeNode
+from support.fake_nodes import Bucket, FakeNode
 
 DAY = 24 * 3600.0
 ROUND = 12.0
@@ -175,6 +178,35 @@ def test_nothing_is_deleted_before_all_have_reported_to_who_rebuilt_the_index() 
     assert [len(node.dropped) for node in nodes] == [row[4] for row in standing.before]  # type: ignore[index]
     bench.cut_off.clear()
     assert bench.run(20, lambda: bench.committed()[-1:] == ["1.2"])
+
+
+def test_who_finds_only_a_backup_goes_on_above_the_stamp_of_its_manifest() -> None:
+    bucket = Bucket()
+    bench = Bench(bucket=bucket)
+    bench.coordinator()
+    nodes = bench.cluster(2)
+    assert bench.run(10, bench.all_running)
+    for token in range(2, 5):  # each coordinator's lease has a higher token
+        replace(bench)
+        assert bench.run(15, lambda: bench.coordinators[-1].machine.active)
+        lease = bench.coordinators[-1].machine.lease
+        assert lease is not None
+        assert lease.token == token
+    save = commit(bench, list(nodes), 1)
+    assert bench.run(20, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
+    bench.coordinators[-1].paused = True
+    flush(bench)
+    for rank, node in enumerate(nodes):
+        node.wipe()
+        node.start()
+        node.open(rank, Shape(2, 1, 1, "pytorch"))
+    fresh = bench.coordinator("fresh")
+    assert bench.run(40, bench.all_running)
+    assert bench.restore.save == save
+    assert fresh.machine.lease is not None
+    assert fresh.machine.lease.token > 4
+    assert bench.restore.stamp > Stamp(4, Epoch(1), 10)
+    assert "a backup was written under 4.1" in fresh.said("fence_raised")[0].fields["reason"]
 
 
 # ---- clocks

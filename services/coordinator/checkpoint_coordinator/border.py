@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Job, is_address
-from checkpoint_replicator.messages import Held, NodeReport, Party, Service
+from checkpoint_replicator.messages import BackupEntry, Held, NodeReport, Party, Service
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
 from checkpoint_replicator.shape import Shape
@@ -58,12 +58,7 @@ def check(job: Job, sender: Party, report: NodeReport) -> Checked | str:
     entries = tuple(
         msgspec.structs.replace(
             result,
-            entries=tuple(
-                entry
-                if all(not _tag_fault(job, tag) for tag in entry.tags)
-                else msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse")
-                for entry in result.entries
-            ),
+            entries=tuple(_entry(job, entry) for entry in result.entries),
         )
         for result in report.backup
     )
@@ -71,6 +66,14 @@ def check(job: Job, sender: Party, report: NodeReport) -> Checked | str:
         report, held=tuple(held), saving=saving, backup_requested=requested, newest_committed=newest, backup=entries
     )
     return Checked(clean, tuple(struck))
+
+
+def _entry(job: Job, entry: BackupEntry) -> BackupEntry:
+    if any(_tag_fault(job, tag) for tag in entry.tags):
+        return msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse", stamp=ZERO)
+    # Who may write to the bucket must not bring the numbers of the job to their end.
+    within = _stamp_fits(entry.stamp) and entry.stamp.token < MOST_TOKEN >> 8 and entry.stamp.number < MOST_NUMBER >> 8
+    return entry if within else msgspec.structs.replace(entry, stamp=ZERO)
 
 
 def shape_fault(shape: Shape) -> str:

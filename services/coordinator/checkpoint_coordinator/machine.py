@@ -360,6 +360,10 @@ class CoordinatorMachine:
         if self._raising is None and top > desk.stamp:
             self._raising = top
             desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
+        stored = desk.archive.top_stamp()
+        if self._raising is None and stored > desk.stamp:
+            self._raising = stored
+            desk.note("fence_raised", reason=f"a backup was written under {stored}, Redis knew {desk.stamp}")
         self._catch_up()
         if self._raising is not None or self._still_rebuilding(now):
             return
