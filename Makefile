@@ -40,8 +40,18 @@ check: $(READY) ## lint, format, types, walls, spelling
 	.venv/bin/lint-imports
 	$(PY) -m codespell_lib
 
-sim: $(READY) ## the whole cluster in one process; SEED=n replays one seed
-	SEED=$(SEED) $(PY) -m pytest tests/simulation $(ARGS)
+sim: $(READY) ## the whole cluster in one process: SEEDS=0..500; SEED=n tells one, KEY=1.3 or h1 what touches that, WITHOUT=a,b
+	PYTHONPATH=tests $(PY) -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	    $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
+
+mutants: $(READY) ## break the product on purpose, fault by fault; each must be noticed (ARGS='--only name')
+	PYTHONPATH=tests $(PY) -m simulation.mutants $(ARGS)
+
+replay: $(READY) ## decide again what a service decided: LOG=file that its input-log named
+	PYTHONPATH=tests $(PY) -m simulation.replay $(LOG) $(ARGS)
+
+nightly: $(READY) ## the long run: seeds, mutants, crash points; report in build/nightly.json and build/nightly.txt
+	PYTHONPATH=tests $(PY) -m simulation.nightly $(ARGS)
 
 bench: $(READY) ## measure against plain references; Markdown, and build/bench.json
 	set -e; for script in benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done
