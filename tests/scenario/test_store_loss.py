@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint_coordinator.machine import CHECK_PERIOD
 from checkpoint_coordinator.words import ReportReceived
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch
@@ -249,7 +248,7 @@ def test_a_key_that_somebody_spoilt_is_named_and_written_anew(key: str, value: s
     standing = Standing(bench, nodes)
     before = bench.store.snapshot(JOB).hashes
     bench.store.put(f"ckpt:{{{JOB}}}:{key}", value)
-    bench.run(CHECK_PERIOD + ROUND)
+    bench.run(bench.times.repair + ROUND)
     assert healed(bench, before)
     standing.check()
     told = " ".join(note.fields["reason"] for note in bench.coordinators[0].said("index_repaired"))

@@ -44,12 +44,8 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-HOSTS_PERIOD: Final = 5.0
-"""Seconds between two readings of the registered hosts."""
-CHECK_PERIOD: Final = 30.0
-"""Seconds between two looks whether Redis still holds what was written."""
-CHECK_SOON: Final = 1.0
-"""The same after a write that failed."""
+REPAIR_SOON: Final = 1.0
+"""Seconds after a write that failed until it is looked whether Redis still holds what was written."""
 MOST_KEYS: Final = 8
 MOST_ASKED: Final = 1024
 """So many silent hosts are asked for at most whether they call for help."""
@@ -310,7 +306,7 @@ class CoordinatorMachine:
             case "write":
                 self._ledger.failed(now, pause)
                 self._unwritten = True
-                self._check_at = min(self._check_at, now + CHECK_SOON - CHECK_PERIOD)  # a key may be spoilt
+                self._check_at = min(self._check_at, now + REPAIR_SOON - self._times.repair)  # a key may be spoilt
             case "snapshot":
                 self._retry_snapshot = now + pause if not self._ready else None
             case _:  # the hosts are read again in a moment
@@ -329,10 +325,10 @@ class CoordinatorMachine:
                 self._retry_snapshot = None
                 effects += [ReadSnapshot(self._tenure.lease.token)] if self._tenure.lease is not None else []
             return effects
-        if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
+        if self._hosts_at is None or now - self._hosts_at >= self._times.hosts:
             self._hosts_at = now
             effects.append(ReadHosts(self._silent_hosts(now)))
-        if now - self._check_at >= CHECK_PERIOD and self._tenure.lease is not None and not self._ledger.busy:
+        if now - self._check_at >= self._times.repair and self._tenure.lease is not None and not self._ledger.busy:
             self._check_at = now
             effects.append(ReadSnapshot(self._tenure.lease.token))
         if now - self._looked >= (self._times.look if self._due else self._times.beacon):
