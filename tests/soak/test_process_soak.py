@@ -16,7 +16,7 @@ from support.watcher_process import until
 
 SERVICES = ("watcher", "transfer", "uploader", "coordinator")
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture

@@ -106,11 +106,11 @@ class Disk:
         self._threads = threads
         self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
         self._trees: dict[str, Tree] = {}
-        self._stop = threading.Event()
+        self.stopping = threading.Event()
 
     def stop(self) -> None:
         """Let hashing in other threads end early."""
-        self._stop.set()
+        self.stopping.set()
 
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
@@ -220,7 +220,7 @@ class Disk:
         """Make a claim's tree; None: stopped."""
         claim = effect.claim
         try:
-            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self._stop))
+            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self.stopping))
         except FileNotFoundError as error:
             return SaveGone(claim, str(error))
         except CorruptError as error:
@@ -243,11 +243,11 @@ class Disk:
         try:
             with self.ramdisk.open_shard(address) as shard:
                 path = self.ramdisk.layout.data(address)
-                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self._stop))
+                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self.stopping))
         except (FileNotFoundError, CorruptError, ProtocolError) as error:
             return ShardVerified(address, stamp, str(error))
         except BusyError as error:
-            return None if self._stop.is_set() else ShardVerified(address, stamp, str(error))
+            return None if self.stopping.is_set() else ShardVerified(address, stamp, str(error))
         return ShardVerified(address, stamp, "" if difference.is_none else f"{address:.13}: {difference}")
 
     # ---- claims

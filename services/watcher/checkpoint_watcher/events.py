@@ -34,6 +34,7 @@ __all__ = [
     "ShardQuarantined",
     "ShardVerified",
     "Started",
+    "StraysAdopted",
     "TransferReported",
     "UploaderReported",
     "ViewFailed",
@@ -123,6 +124,14 @@ class NamingFailed(msgspec.Struct, frozen=True):
     claim: Claim
     tag: Tag
     reason: str
+
+
+class StraysAdopted(msgspec.Struct, frozen=True):
+    """These shards have sidecars now; `refused` says of the other strays why they have none."""
+
+    session: SessionId
+    adopted: tuple[Held, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class CleanedUp(msgspec.Struct, frozen=True):
@@ -253,6 +262,7 @@ Event = (
     | HashFailed
     | ShardNamed
     | NamingFailed
+    | StraysAdopted
     | CleanedUp
     | SessionWritten
     | YamlRemoved
