@@ -259,7 +259,7 @@ MEASURES: Final[dict[str, tuple[float, float, Callable[[Times], float]]]] = {
     "look": (0.2, 0.6, looked),
     "facts": (3.0, 6.0, facts),
     "hosts": (3.0, 9.0, lambda times: gap(times, words.ReadHosts)),
-    "repair": (10.0, 40.0, lambda times: gap(times, words.ReadSnapshot)),
+    "repair": (10.0, 20.0, lambda times: gap(times, words.ReadSnapshot)),
     "beacon": (0.5, 3.0, lambda times: gap(times, words.Publish)),
     "beacon_silent": (4.0, 9.0, lambda times: every(times, do.ReadView)),
     "scan": (0.5, 3.0, removed_again),
