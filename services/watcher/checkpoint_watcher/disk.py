@@ -364,19 +364,30 @@ class Disk:
     def _remove_yaml(self, effect: RemoveYaml) -> Event:
         path, wanted = self.ramdisk.root / YAML, effect.identity
         try:
-            facts = path.lstat()
-            if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
-                path.unlink()
+            with self.ramdisk.names():
+                facts = path.lstat()
+                if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                    self._take_yaml(path, facts)
         except FileNotFoundError:
             pass
         except OSError as error:
             return YamlRemoved(effect.session, f"{path} cannot be removed: {error.strerror}")
         return YamlRemoved(effect.session)
 
+    def _take_yaml(self, path: Path, facts: os.stat_result) -> None:
+        """Remove the yaml that was looked at; one that its trainer put there since then goes back."""
+        aside = self.ramdisk.layout.aside / YAML
+        path.rename(aside)
+        now = aside.lstat()
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != (facts.st_ino, facts.st_size, facts.st_mtime_ns):
+            with suppress(FileExistsError):  # or a still newer one
+                os.link(aside, path, follow_symlinks=False)
+        aside.unlink()
+
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError):  # what cannot be told here stands in the report and in the log
+        with suppress(OSError), self.ramdisk.names():  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:

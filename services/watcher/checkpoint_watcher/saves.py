@@ -198,6 +198,7 @@ class Saves:
                 self.node.emit(MarkCommitted(job, keep.upto))
             if job == self.node.job:
                 self.wanted = [save for save in self.wanted if save > keep.upto]
+                self._skipped = {save for save in self._skipped if save > keep.upto}
         tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)

@@ -233,6 +233,30 @@ def test_only_the_sessions_own_yaml_is_removed(disk: Disk) -> None:
     assert disk.perform(do.RemoveYaml(SESSION, identity)) == did.YamlRemoved(SESSION)
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_yaml_that_comes_while_the_last_one_is_removed_stays(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, *, in_place: bool
+) -> None:
+    path = root(disk) / "replicator.yaml"
+    path.write_text("old")
+    facts = path.stat()
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if self == path:
+            fresh = path if in_place else path.with_name("replicator.yaml.tmp")
+            fresh.write_text("newer")
+            if not in_place:
+                fresh.replace(path)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    identity = YamlIdentity(facts.st_ino, facts.st_size, facts.st_ctime_ns, "d")
+    assert disk.perform(do.RemoveYaml(SESSION, identity)) == did.YamlRemoved(SESSION)
+    assert path.read_text() == "newer"
+    assert list(disk.ramdisk.layout.aside.iterdir()) == []
+
+
 def test_session_and_fence_survive(disk: Disk) -> None:
     fence = FenceRecord(Stamp(2, Epoch(1), 3), Save(Epoch(1), Step(3)), Stamp(2, Epoch(1), 2))
     assert disk.perform(do.WriteSession(RECORD)) == did.SessionWritten(RECORD)
