@@ -111,8 +111,10 @@ class Transferring(Process):
 
     def _open_partial(self, effect: do.OpenPartial) -> object:
         disk = self.node.disk
-        fresh = effect.address not in disk.partials
+        fresh, before = effect.address not in disk.partials, disk.resumed
         answer = disk.open_partial(effect)
+        if disk.resumed > before:
+            self.world.hits["partial went on"] += 1
         if fresh and effect.reserve is not None and effect.address in disk.partials:
             self.world.court.copy_admitted(self)
         return answer

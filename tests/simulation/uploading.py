@@ -75,8 +75,9 @@ class Uploading(Process):
         match effect:
             case Begin():
                 self._cancelled.discard((effect.job, effect.order.id))
-                self.soon(self.world.chance.uniform(0.05, 1.0), lambda: self._carry_out(effect))
+                self.soon(self.world.chance.uniform(0.05, self.world.bucket.slow), lambda: self._carry_out(effect))
             case Cancel(job, ident):
+                self.world.hits["backup order cancelled"] += 1
                 self._cancelled.add((job, ident))
             case Report(job, report):
                 watching = self.node.watching
@@ -84,6 +85,7 @@ class Uploading(Process):
                     Path.LOCAL, self, watching, partial(watching.hear_uploader, self.me, job, report)
                 )
             case Quit():
+                self.world.hits["uploader quit a stuck call"] += 1
                 raise KilledError
 
     def _carry_out(self, effect: Begin) -> None:

@@ -115,7 +115,7 @@ class Watching(Process):
                     answer = did.ViewRead(job, world.redis.model.view(job, self.host, rank))
                     return lambda: self._engine.take(answer)
 
-                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)))
+                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)), writes=False)
             case do.CallHelp(job, reason, seconds):
 
                 def call() -> Callable[[], None]:

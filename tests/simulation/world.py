@@ -14,6 +14,7 @@ from simulation.court import Court
 from simulation.network import Network, Redis
 from simulation.node import Node
 from simulation.process import Process
+from simulation.ramdisk import INODES
 from simulation.timeline import Timeline
 from simulation.training import Training
 
@@ -34,6 +35,8 @@ TIMES: Final = Times(
     lease_margin=1.5,
     look=0.15,
     facts=4.0,
+    hosts=3.0,
+    repair=12.0,
     beacon=1.5,
     beacon_silent=4.0,
     scan=2.0,
@@ -113,13 +116,16 @@ class World:
             training.backup_steps = chance.choice((1, 2, 4))
         shard = 32 if directories else 8
         size = shard * workers * (2 * (2 + peers) if self.tight else chance.choice((1, 4)) * (3 * (3 + peers) + 3))
+        few = self.tight and chance.random() < 0.5
+        names = (1 + 4 * directories + 4) * workers
+        limit = 40 + names * (2 + peers) * 2 if few else INODES
         for rank in map(Rank, range(nodes)):
-            training.homes[rank] = self._add(size)
+            training.homes[rank] = self._add(size if not few else 8 * size, limit)
         self.log("seed", self.seed, job, f"{shape}, {peers} peers, {size} bytes a host, backup {self.root}")
 
-    def _add(self, size: int) -> Node:
+    def _add(self, size: int, inodes: int = INODES) -> Node:
         host = Host(f"h{len(self.hosts)}")
-        self.hosts[host] = Node(self, host, size, self.chance.uniform(0, 1000))
+        self.hosts[host] = Node(self, host, size, inodes, self.chance.uniform(0, 1000))
         return self.hosts[host]
 
     # ---- what all use

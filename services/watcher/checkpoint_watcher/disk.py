@@ -132,13 +132,15 @@ class Disk:
             no_session = (
                 f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
             )
+        held, fallen = self._inventory()
         return Started(
             session=session,
             fences={
                 Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
                 for job, fence in (fences or Fences()).jobs.items()
             },
-            held=self._held(),
+            held=held,
+            fallen=fallen,
             claims=self._claims(session.lineage if session is not None else lineage),
             entries=self._entries(sidecars),
             lineage=lineage,
@@ -170,7 +172,7 @@ class Disk:
             case TakeInventory(recover):
                 if recover:
                     self.ramdisk.recover()
-                return InventoryTaken(self._held())
+                return InventoryTaken(*self._inventory())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
             case DropSaves(tags):
@@ -324,10 +326,12 @@ class Disk:
 
     # ---- shards
 
-    def _held(self) -> tuple[Held, ...]:
-        return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
-        )
+    def _inventory(self) -> tuple[tuple[Held, ...], tuple[Tag, ...]]:
+        """Return what stands, and what has a name and does not."""
+        standing = self.ramdisk.stocktake()
+        known = {sidecar.tag for sidecar in standing}
+        held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
+        return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
 
     def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
         """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""

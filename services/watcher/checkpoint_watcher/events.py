@@ -55,6 +55,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
+    fallen: tuple[Tag, ...] = ()
     claims: tuple[Claim, ...] = ()
     entries: dict[Address, int] = {}
     lineage: Lineage | None = None
@@ -68,9 +69,10 @@ class Scanned(msgspec.Struct, frozen=True):
 
 
 class InventoryTaken(msgspec.Struct, frozen=True):
-    """All shards that stand on this host, of all jobs."""
+    """All shards that stand on this host, of all jobs; and those that have a name and do not stand any more."""
 
     held: tuple[Held, ...]
+    fallen: tuple[Tag, ...] = ()
 
 
 class SaveClaimed(msgspec.Struct, frozen=True):

@@ -156,7 +156,7 @@ class WatcherMachine:
 
     def _start(self, event: Started, now: float) -> None:
         self._started = True
-        self.node.stocktake(event.held)
+        self.node.stocktake(event.held, event.fallen)
         self._stocktake_at = now + self.node.times.stocktake
         self.node.traced = event.lineage
         self.keeper.resume(event.session, now)
@@ -182,8 +182,8 @@ class WatcherMachine:
                 return False
             case Scanned():
                 return self._scanned(event, now)
-            case InventoryTaken(held):
-                self._stocktaken(held, now)
+            case InventoryTaken():
+                self._stocktaken(event, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -252,19 +252,21 @@ class WatcherMachine:
         soon = max(now, self._stocktaken_at + gap)
         self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
 
-    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+    def _stocktaken(self, event: InventoryTaken, now: float) -> None:
         """Take the inventory; what is missing and was not dropped was removed by somebody else."""
-        here = {one.tag for one in held}
+        here = {one.tag for one in event.held}
         for tag in sorted(self.node.held.keys() - here):
             own = self.node.held[tag].own
             self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
             if own and tag.job == self.node.job:
                 self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
-        self.node.stocktake(held)
+        self.node.stocktake(event.held, event.fallen)
         self._stocktaken_at = now
         later = now + self.node.times.stocktake
         self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
+        for job in self.authorities:  # a copy that was under way when its save was let go goes as well
+            self._keep(job)
 
     def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
@@ -467,8 +469,8 @@ class WatcherMachine:
         return self.saves.settled and not snapshot.settling
 
     def _overdue(self, authority: Authority) -> str:
-        seconds = int(self.node.times.failed)
-        parts = [f"no release within {seconds} s", self.restorer.standstill()]
+        what = "release" if self.keeper.gathered else "rendezvous"
+        parts = [f"no {what} within {int(self.keeper.patience)} s", self.restorer.standstill()]
         epoch = authority.view.epoch if authority.view is not None else None
         if epoch is not None and epoch.reason:
             parts.append(epoch.reason)

@@ -34,6 +34,8 @@ class Node:
         yaml_gone: the session's yaml is known to be gone from the directory.
         held: the inventory, all jobs.
         owned: of it, what was saved here.
+        fallen: what has a name here and does not stand any more: it counts for nothing, and what is left of it takes
+            room until a keep list lets it go.
         jobs: every job of which this node had a session or data.
         transfer: how peers reach this node, as its transfer said last.
         faults: what it could not do as wished; see Fault.
@@ -50,6 +52,7 @@ class Node:
     snapshot: Snapshot | None = None
     held: dict[Tag, Held] = field(default_factory=dict)
     owned: dict[tuple[Job, Save, ShardKey], Tag] = field(default_factory=dict)
+    fallen: set[Tag] = field(default_factory=set)
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
@@ -105,11 +108,13 @@ class Node:
     def let_go(self, tag: Tag) -> None:
         """Take out of the inventory."""
         self.held.pop(tag, None)
+        self.fallen.discard(tag)
         if self.owned.get((tag.job, tag.save, tag.key)) == tag:
             del self.owned[tag.job, tag.save, tag.key]
 
-    def stocktake(self, inventory: Iterable[Held]) -> None:
+    def stocktake(self, inventory: Iterable[Held], fallen: Iterable[Tag] = ()) -> None:
         """Replace the inventory; what is known as committed stays so, though its sidecar may not say it yet."""
+        self.fallen = set(fallen)
         committed = {tag for tag, held in self.held.items() if held.committed}
         self.held.clear()
         self.owned.clear()

@@ -193,6 +193,18 @@ def test_s05_verifying_finds_a_flipped_bit_and_quarantine_takes_the_name(disk: D
     assert gone.reason
 
 
+def test_what_was_changed_by_hand_has_fallen_and_can_still_be_dropped(disk: Disk) -> None:
+    tag = named(disk)
+    data = root(disk) / f"{tag.address}.data"
+    with data.open("ab") as file:
+        file.write(b"more")
+    assert disk.perform(do.TakeInventory()) == did.InventoryTaken((), (tag,))
+    assert disk.start().fallen == (tag,)
+    assert disk.perform(do.DropSaves((tag,))) == did.SavesDropped((tag,))
+    assert disk.perform(do.TakeInventory()) == did.InventoryTaken(())
+    assert not data.exists()
+
+
 def test_a_shard_that_is_read_is_neither_dropped_nor_quarantined(disk: Disk) -> None:
     tag = named(disk)
     with disk.ramdisk.open_shard(tag.address):
