@@ -66,6 +66,8 @@ class Saves:
 
     def on_the_way(self, job: Job | None) -> tuple[Saving, ...]:
         """Finished saves of a job that are not named yet."""
+        if not (self.claiming or self.waiting or self.hashing or self.naming or self._retry):
+            return ()
         claims = [*self.claiming.values(), *self.waiting, *self.hashing.values()]
         claims += [claim for claim, _ in self.naming.values()] + [claim for _, claim, _ in self._retry]
         return tuple(

@@ -375,3 +375,15 @@ def test_an_open_session_is_complete_when_all_that_was_found_is_named(shell: Wat
     shell.release()
     shell.wait(0.2)
     assert shell.report.complete
+
+
+def test_law_5_a_keep_list_older_than_one_obeyed_before_drops_nothing(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    for step in (1, 2):
+        shell.disk.save(step)
+        shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=9, keep=keep(1, 1, counter=9)))
+    shell.read(shell.view_of(released=True, counter=12, keep=keep(2, 2, counter=5)))
+    assert len(shell.disk.held) == 2
+    shell.read(shell.view_of(released=True, counter=13, keep=keep(2, 2, counter=13)))
+    assert list(shell.disk.held) == [tag(2)]
