@@ -9,7 +9,7 @@ from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, NodeReport, Party
 from checkpoint_replicator.records import Help, HostRecord, Lease
-from checkpoint_replicator.store import Change, Renewal, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, Snapshot
 
 __all__ = [
     "AcquireLease",
@@ -146,6 +146,11 @@ class Write(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     after: Stamp = ZERO
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which keys it writes, and into which state: `keep`, `step=committed`."""
+        return tuple(dict.fromkeys(map(_kind, self.changes)))
+
 
 class Publish(msgspec.Struct, frozen=True):
     """Send the beacon to all nodes of the job."""
@@ -158,6 +163,14 @@ class Note(msgspec.Struct, frozen=True):
 
     event: str
     fields: Mapping[str, str]
+
+
+def _kind(change: Change) -> str:
+    if isinstance(change, AddEvent):
+        return "event"
+    key = change.key.partition(":")[0]
+    state = change.fields.get("state") if isinstance(change, SetHash) else None
+    return f"{key}={state}" if state else f"-{key}" if isinstance(change, Delete) else key
 
 
 Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | Publish | Note
