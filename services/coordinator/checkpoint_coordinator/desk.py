@@ -1,6 +1,6 @@
 """What all parts of one job's machine share: what was heard, what was decided, and the next stamp."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from checkpoint_coordinator.chores import Results
 from checkpoint_coordinator.commit import Crew
 from checkpoint_coordinator.hearing import Hearing, Voice
 from checkpoint_coordinator.index import State
-from checkpoint_coordinator.inventory import Inventory
+from checkpoint_coordinator.inventory import Inventory, take_stock
 from checkpoint_coordinator.membership import Membership
 from checkpoint_coordinator.replication import placements
 from checkpoint_replicator.fence import ZERO, Stamp
@@ -48,6 +48,7 @@ class Desk:
         stock: what lies where, as of the last look.
         live: hosts that are not lost, as of the last look.
         registered: hosts that Redis names.
+        decisions: what Redis shows of the restore decisions, by epoch, oldest first.
         events: for the stream of the job, in order.
     """
 
@@ -65,6 +66,7 @@ class Desk:
         self.stock = Inventory()
         self.live: frozenset[Host] = frozenset()
         self.registered: Mapping[Host, HostRecord] = {}
+        self.decisions: Sequence[tuple[int, Mapping[str, str]]] = ()
         self.events: list[dict[str, str]] = []
 
     def next_stamp(self, epoch: Epoch | None = None) -> Stamp:
@@ -99,6 +101,38 @@ class Desk:
         """Whether an epoch is released."""
         epoch = self.state.epoch
         return epoch is not None and epoch.released and epoch.state in {EpochState.RUNNING, EpochState.IDLE}
+
+    @property
+    def idle(self) -> bool:
+        """Whether the job has been at rest for so long that it counts as ended."""
+        return self.state.epoch is not None and self.state.epoch.state is EpochState.IDLE
+
+    def stocktake(self) -> Inventory:
+        """Return what lies where: on live hosts, and in the backups but those superseded ones that nobody ordered."""
+        forced, record, listing = self.state.forced, self.state.restore, self.archive.listing
+        ordered = {
+            forced.backup if forced is not None else None,
+            record.backup if record is not None else None,
+            (listing.forced or "").strip() if listing is not None else None,
+        }
+        return self._stocktake(self.archive.superseded - ordered)
+
+    def full_stock(self) -> Inventory:
+        """Return what lies where, whatever was superseded."""
+        return self._stocktake(frozenset())
+
+    def _stocktake(self, hidden: Collection[str]) -> Inventory:
+        reports = {
+            host: (self.hearing.voices[host].report.held, self.hearing.voices[host].report.transfer)
+            for host in self.live
+        }
+        listing = self.archive.listing
+        return take_stock(reports, (e for e in listing.entries if e.name not in hidden) if listing is not None else ())
+
+    def holds_anything(self, host: Host) -> bool:
+        """Tell whether a host reports anything of the job that would have to be removed."""
+        report = self.hearing.voices[host].report
+        return bool(report.held or report.saving or report.session or report.newest_committed or report.obeyed > ZERO)
 
     def specs(self) -> dict[Rank, SessionSpec]:
         """Return what the members' yamls say, as far as it was heard."""

@@ -10,26 +10,31 @@ from typing import Final, assert_never
 from checkpoint_coordinator.border import check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
+from checkpoint_coordinator.farewell import Farewell
 from checkpoint_coordinator.index import Hashes, hashes, recall
-from checkpoint_coordinator.inventory import take_stock
 from checkpoint_coordinator.ledger import Ledger
 from checkpoint_coordinator.rendezvous import Rendezvous
+from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.wishes import Wishes
 from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
     Publish,
     ReadHosts,
     ReadSnapshot,
+    RemoveJob,
     ReportReceived,
     SnapshotRead,
     StopRequested,
     StoreFailed,
+    WishReceived,
     Written,
 )
 from checkpoint_replicator.backoff import delay
@@ -48,8 +53,6 @@ FACTS_PERIOD: Final = 1.0
 """Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
-LOOP: Final = 3
-"""So many restores of one save without a newer commit are a loop."""
 FORGET_AGE: Final = 24 * 3600.0
 """A host that said nothing for so long is forgotten."""
 
@@ -80,6 +83,18 @@ class CoordinatorMachine:
         self.me = me
         self._rendezvous = Rendezvous(self.desk)
         self._safekeeping = Safekeeping(self.desk, self._rendezvous)
+        self._wishes = Wishes(self.desk)
+        self._farewell = Farewell(self.desk, self._wishes)
+        self._leaving = False
+        """The job is forgotten: its keys go, then its name, then this machine is over."""
+        self._removal: float | None = None
+        """When the job's name is to be taken out of Redis; None: not now."""
+        self._went_back = False
+        """Redis came back with older data: what it says of people's orders may have been taken back since."""
+        self._found: Stamp = ZERO
+        """The fence in the snapshot of this tenure."""
+        self._top_written: Stamp = ZERO
+        """The highest stamp that Redis ever took from us."""
         self._tenure = Tenure(times)
         self._ledger = Ledger()
         self._times = times
@@ -117,6 +132,11 @@ class CoordinatorMachine:
         return self._tenure.lease is not None and self._ready
 
     @property
+    def over(self) -> bool:
+        """Whether the job was forgotten: nothing is done any more."""
+        return self._tenure.stopped
+
+    @property
     def lease(self) -> Lease | None:
         """The lease, while it is ours."""
         return self._tenure.lease
@@ -147,6 +167,11 @@ class CoordinatorMachine:
                 effects += self._written(event, now)
             case StoreFailed():
                 effects += self._failed(event, now)
+            case WishReceived(wish):
+                self._wishes.take(wish, now)
+                self._due = True
+            case JobRemoved():
+                return [Note("job_removed", {}), *self._tenure.stop(now)]
             case StopRequested():
                 return self._tenure.stop(now)
             case Ticked():
@@ -167,6 +192,7 @@ class CoordinatorMachine:
         if self._tenure.lease is not None:
             look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
+            moments.append(self._removal)
         # A moment that has passed without effect waits a little: the loop is never always due.
         floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
@@ -194,8 +220,8 @@ class CoordinatorMachine:
         if change is not Change.TAKEN or event.lease is None:
             return []
         self._failures = 0
-        self._ready = False
-        self._raising = None
+        self._ready = self._leaving = False
+        self._raising = self._removal = None
         self._ledger.forget()
         self.desk.since = now
         self.desk.hearing.stale()
@@ -256,13 +282,27 @@ class CoordinatorMachine:
         if desk.stamp.token > lease.token:
             # Redis forgot the tokens that we had: what we remember bears higher stamps than this lease can give.
             self._raising = desk.stamp
+            self._went_back = bool(snapshot.hashes)
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
+        self._found = fence
+        older = self._went_back or (desk.state is found and self._top_written.number > fence.number)
+        if older and self._raising is None:
+            self._doubt_orders()
         self._ledger.reset(snapshot.hashes, fence)
         self._rendezvous.recalled(now)
         self._ready = True
         self._due = True
         self._facts_at = float("-inf")
         desk.next_stamp()  # so that the first beacon is news to every node
+
+    def _doubt_orders(self) -> None:
+        """What people ordered before Redis went back may be done or withdrawn; a hold harms nothing and stays."""
+        self._went_back = False
+        self._found = self.desk.stamp
+        state = self.desk.state
+        if state.forced is not None or state.forgetting is not None:
+            self.desk.note("orders_dropped", reason="Redis came back with older data; order again what is still wanted")
+        state.forced = state.forgetting = None
 
     def _failed(self, event: StoreFailed, now: float) -> list[Effect]:
         self._failures += 1
@@ -275,6 +315,8 @@ class CoordinatorMachine:
                 self._unwritten = True
             case "snapshot":
                 self._retry_snapshot = now + pause
+            case "remove":
+                self._removal = now + pause
             case _:
                 pass  # the hosts are read again in a moment
         if self._fault == event.reason:
@@ -294,6 +336,11 @@ class CoordinatorMachine:
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
             effects.append(ReadHosts())
+        if self._removal is not None and now >= self._removal:
+            self._removal = None
+            return [RemoveJob()]
+        if self._leaving:
+            return self._write(now)
         if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
@@ -310,19 +357,27 @@ class CoordinatorMachine:
         top = self._top_obeyed()
         if self._raising is None and top > desk.stamp:
             self._raising = top
+            self._went_back = bool(self._ledger.known)
             desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
         if self._raising is not None or self._still_rebuilding(now):
             return
+        if self._older_than_nodes():
+            self._doubt_orders()
         desk.hearing.forget_silent(now, FORGET_AGE)
         desk.live = desk.hearing.live(now)
-        reports = {
-            host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
-            for host in desk.live
-        }
-        desk.stock = take_stock(reports, desk.archive.listing.entries if desk.archive.listing is not None else ())
-        self._rendezvous.advance(now)
-        self._safekeeping.advance(now)
-        self._watch_restarts()
+        desk.stock = desk.stocktake()
+        desk.decisions = self._ledger.decisions()
+        forced = desk.state.forced
+        self._wishes.advance(now)
+        if desk.state.forced != forced:
+            desk.stock = desk.stocktake()  # a backup that is superseded counts where it is ordered
+        self._farewell.advance(now)
+        if self._farewell.complete:
+            self._leaving = True
+        elif desk.state.forgetting is None:
+            self._rendezvous.advance(now)
+            self._safekeeping.advance(now)
+            self._watch_restarts()
 
     def _still_rebuilding(self, now: float) -> bool:
         """After Redis lost its data nothing is decided before all ranks reported anew, or are lost."""
@@ -343,20 +398,25 @@ class CoordinatorMachine:
         epoch, record = self.desk.state.epoch, self.desk.state.restore
         if epoch is None or record is None or record.save is None or self._looped == epoch.number:
             return
-        restores = 1 + self._rendezvous.repeats
-        for number, fields in reversed(self._ledger.decisions()):
-            if number < epoch.number:
-                if fields.get("save") != str(record.save):
-                    break
-                restores += 1
-        if restores >= LOOP:
+        count = restores(record.save, epoch.number, self.desk.decisions) + self._rendezvous.repeats
+        if count >= LOOP:
             self._looped = epoch.number
-            reason = f"save {record.save} was restored {restores} times without a newer commit"
+            reason = loop_text(self.desk.job, record.save, count, older(record.save, self.desk.stock))
             self.desk.note("restart_loop", save=str(record.save), reason=reason)
 
     def _top_obeyed(self, *, all_of_them: bool = False) -> Stamp:
         voices = self.desk.hearing.voices.values()
         return max((voice.report.obeyed for voice in voices if voice.fresh or all_of_them), default=ZERO)
+
+    def _older_than_nodes(self) -> bool:
+        """Tell whether nodes obeyed more, under an earlier lease, than Redis knew when this one began."""
+        desk = self.desk
+        obeyed = (voice.report.obeyed for voice in desk.hearing.voices.values() if voice.fresh)
+        newest = max((stamp.number for stamp in obeyed if stamp.token < desk.stamp.token), default=0)
+        if newest <= self._found.number:
+            return False
+        desk.stamp = Stamp(desk.stamp.token, desk.stamp.epoch, max(desk.stamp.number, newest))
+        return True
 
     def _write(self, now: float) -> list[Effect]:
         lease, desk = self._tenure.lease, self.desk
@@ -367,6 +427,9 @@ class CoordinatorMachine:
             return [self._ledger.raise_fence(lease, self._raising)]
         if self._rebuilding is not None:
             return []
+        if self._leaving:
+            cleared = self._ledger.clear(lease, desk.next_stamp(), now)
+            return [cleared] if cleared is not None else []
         if now - self._facts_at >= FACTS_PERIOD:
             self._facts_at = now
             self._facts = facts(desk, now)
@@ -382,6 +445,7 @@ class CoordinatorMachine:
         self._failures = 0
         news = event.stamp > self._ledger.written
         count = self._ledger.took(event.stamp)
+        self._top_written = max(self._top_written, event.stamp)
         effects: list[Effect] = [
             Note(entry["event"], {key: text for key, text in entry.items() if key != "event"})
             for entry in self.desk.events[:count]
@@ -391,6 +455,9 @@ class CoordinatorMachine:
             # Ours is below what nodes obeyed: take the lease with a token above it.
             self._raising = None
             return [*effects, *self._lose("nodes obeyed a higher stamp"), *self._tenure.give_back(now)]
+        if self._leaving and not self._ledger.known:
+            self._removal = now
+            return [*effects, Note("job_forgotten", {})]
         if news and self._tenure.may_act(now):
             effects += self._beacon(now)
         return effects

@@ -13,17 +13,20 @@ from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
     Publish,
     ReadSnapshot,
     ReleaseLease,
+    RemoveJob,
     RenewLease,
     ReportReceived,
     SnapshotRead,
     StopRequested,
     StoreFailed,
+    WishReceived,
     Write,
     Written,
 )
@@ -32,7 +35,7 @@ from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
-from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
+from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service, Wish
 from checkpoint_replicator.store import ManifestStore
 
 __all__ = ["Office"]
@@ -42,7 +45,16 @@ INBOX: Final = 4096
 GIVE_BACK: Final = 1.0
 """Seconds that an ending process takes for giving its lease back."""
 ALARMS: Final = frozenset(
-    {"restart_loop", "lease_lost", "store_failed", "report_refused", "backup_failed", "index_lost"}
+    {
+        "restart_loop",
+        "lease_lost",
+        "store_failed",
+        "report_refused",
+        "backup_failed",
+        "index_lost",
+        "orders_dropped",
+        "forget_refused",
+    }
 )
 
 Request = Callable[[], Awaitable[Event | None]]
@@ -96,6 +108,12 @@ class Office:
         else:
             self._gauges.reports.labels("taken").inc()
 
+    def wish(self, wish: Wish) -> None:
+        """Take an order of people, if it is this process that decides; it is repeated until it is answered."""
+        if self.machine.active:
+            with suppress(asyncio.QueueFull):
+                self._inbox.put_nowait(WishReceived(wish))
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
@@ -140,6 +158,8 @@ class Office:
                 return "snapshot", lambda: self._snapshot(effect)
             case Write():
                 return "write", lambda: self._write(effect)
+            case RemoveJob():
+                return "remove", self._remove
             case _:
                 return "hosts", self._hosts
 
@@ -178,6 +198,10 @@ class Office:
 
     async def _hosts(self) -> Event:
         return HostsRead(await self._store.hosts())
+
+    async def _remove(self) -> Event:
+        await self._store.remove_job(self.job)
+        return JobRemoved()
 
     async def _write(self, effect: Write) -> Event:
         seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)

@@ -30,7 +30,7 @@ from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, Store
 from checkpoint_replicator.records import HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, score_text, to_fields, to_json
-from checkpoint_replicator.store.keys import BY_HAND, EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.pieces import Piece, calls
 from checkpoint_replicator.store.server import server_problems
 from checkpoint_replicator.store.view import RawView, parse_view
@@ -142,6 +142,10 @@ class RedisManifestStore:
             await asyncio.sleep(max(0.0, end - loop.time()))
         return False
 
+    async def remove_job(self, job: Job) -> None:
+        """Take out of `ckpt:jobs` a job that was forgotten."""
+        await self._send(("SREM", JOBS, job))
+
     async def register(self, record: HostRecord) -> None:
         """Write `ckpt:host:<host>`; idempotent."""
         fields = chain.from_iterable(to_fields(record).items())
@@ -227,7 +231,7 @@ class RedisManifestStore:
         fence_key, index_key = job_key(job, "fence"), job_key(job, "keys")
         hashes = await self._hashes([(fence_key, "HGETALL"), (index_key, "HGETALL")])
         fence = from_fields(Stamp, hashes[fence_key], fence_key) if hashes[fence_key] else ZERO
-        return fence, tuple(sorted((dict.fromkeys(BY_HAND, "hash") | hashes[index_key]).items()))
+        return fence, tuple(sorted(hashes[index_key].items()))
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         """Return what a node of this job must obey, read atomically."""
