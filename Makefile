@@ -5,6 +5,10 @@ READY := .venv/.ready
 # Twice quiet: errors only. A machine's pip may list package locations that it does not have, and warns of each.
 PIP := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
 ARGS ?=
+WORKERS ?= 2
+
+# Every process of a test would compile the services anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test check sim bench compose-test fmt constraints clean
@@ -26,8 +30,8 @@ demo: $(READY) ## lose a node and get everything back, before your eyes (ARGS='-
 up: $(READY) ## a local cluster for real trainers (ARGS='--nodes 4 --dir /dev/shm/ckpt')
 	.venv/bin/checkpoint-replicator up $(ARGS)
 
-test: $(READY) ## all tests (ARGS='tests/unit -k fence')
-	$(PY) -m pytest $(ARGS)
+test: $(READY) ## all tests, WORKERS=2 files at a time (ARGS='tests/unit -k fence')
+	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(READY) ## lint, format, types, walls, spelling
 	$(PY) -m ruff check

@@ -1,4 +1,4 @@
-"""`FIELD.md` is true, and rules of the field that hold for the sources as a whole."""
+"""`FIELD.md` and `docs/guarantees.md` are true, and rules of the field that hold for the sources as a whole."""
 
 import ast
 import re
@@ -12,18 +12,34 @@ from checkpoint_transfer.service import TREE_FRAME
 from support.house import ROOT, modules, rows
 
 TESTS = ROOT / "tests"
+GUARANTEES = (ROOT / "docs/guarantees.md").read_text()
 TEXT = (TESTS / "FIELD.md").read_text()
 SCENARIOS = rows(TEXT, "## Scenarios from the field")
 FAULTS = rows(TEXT, "## Faults of an earlier replicator")
+ENCRYPTION = 66
+STORE = range(81, 101)
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 @cache
 def defined(path: Path) -> frozenset[str]:
-    """The tests that a file defines."""
+    """The tests that a file defines; none when it is not there."""
+    if not path.exists():
+        return frozenset()
     tree = ast.parse(path.read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds) and node.name.startswith("test_"))
+
+
+@cache
+def nightly(path: Path) -> frozenset[str]:
+    """The tests of a file of which a size runs only in the night."""
+    nodes = (
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return frozenset(node.name for node in nodes if any("nightly" in ast.unparse(one) for one in node.decorator_list))
 
 
 @cache
@@ -58,18 +74,45 @@ def test_every_test_that_the_table_names_exists() -> None:
 
 
 def test_every_row_is_guarded_or_says_what_is_missing() -> None:
-    ids = [row[0] for row in SCENARIOS]
+    ids = [row[0].split()[0] for row in SCENARIOS]
     assert (len(ids), len(set(ids))) == (84, 84)
     assert ids == sorted(ids, key=lambda text: int(text[1:]))
     numbers = [int(row[0]) for row in FAULTS]
     assert (numbers, len(numbers)) == (sorted(set(numbers)), 32)
     for row in (*SCENARIOS, *FAULTS):
-        for part in row[2].removesuffix(" |").split("; "):
+        for part in row[2].split("; "):
             assert NAMED.fullmatch(part) or re.fullmatch("later: .+", part), row
 
 
+def test_rows_of_highest_priority_and_faults_have_a_test_that_plays_them_and_miss_nothing() -> None:
+    first = [row for row in SCENARIOS if row[0].endswith(" P0") and not is_elsewhere(row[0])]
+    wanted = {row[0].split()[0].lower(): row for row in first} | {f"fault_{row[0]}": row for row in FAULTS}
+    assert len(first) == 39
+    lacking = [
+        name
+        for name, row in wanted.items()
+        if "later:" in row[2] or not any(test.startswith(f"test_{name}_") for _, test in NAMED.findall(row[2]))
+    ]
+    assert lacking == []
+
+
+def is_elsewhere(id_: str) -> bool:
+    """Rows of encryption and of the backup store are done with those."""
+    number = int(id_[1:].split(maxsplit=1)[0])
+    return number == ENCRYPTION or number in STORE
+
+
+def test_every_row_says_the_levels_of_its_tests_and_when_they_run() -> None:
+    for row in (*SCENARIOS, *FAULTS):
+        named = NAMED.findall(row[2])
+        levels = {file.split("/")[0] if "/" in file else "sources" for file, _ in named}
+        assert set(row[3].split(", ")) == (levels or {"-"}), row[0]
+        whole = any(name in nightly(TESTS / file) for file, name in named)
+        assert row[4] == ("CI; whole nightly" if whole else "CI" if named else "-"), row[0]
+
+
 def test_a_test_with_a_number_has_a_row() -> None:
-    numbers = {"s" + row[0][1:] for row in SCENARIOS} | {f"fault_{row[0]}" for row in FAULTS}
+    numbers = {row[0].split()[0].lower() for row in SCENARIOS} | {f"fault_{row[0]}" for row in FAULTS}
     stray = [
         f"{path.relative_to(TESTS)}::{name}"
         for path in sorted(TESTS.rglob("test_*.py"))
@@ -77,6 +120,16 @@ def test_a_test_with_a_number_has_a_row() -> None:
         if (found := re.match(r"test_(s\d+|fault_\d+)_", name)) and found[1] not in numbers
     ]
     assert stray == []
+
+
+def test_every_law_has_its_chapter_in_the_guarantees_with_tests_that_exist() -> None:
+    chapters = re.split(r"^## ", GUARANTEES, flags=re.MULTILINE)[1:]
+    assert [chapter.split()[0] for chapter in chapters] == [str(law) for law in range(1, 11)]
+    for chapter in chapters:
+        named = NAMED.findall(chapter)
+        assert [f"{file}::{name}" for file, name in named if name not in defined(TESTS / file)] == []
+        assert len(named) >= 5, chapter[:20]
+        assert "*Not guaranteed:*" in chapter
 
 
 def test_s44_nothing_maps_a_file_into_memory() -> None:

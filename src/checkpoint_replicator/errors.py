@@ -85,7 +85,11 @@ class TransientError(ReplicatorError):
 
 
 class NoRoomError(TransientError):
-    """The ramdisk lacks bytes or inodes."""
+    """The ramdisk lacks bytes or inodes; `lacking` says how many bytes, where that is known."""
+
+    def __init__(self, text: str, lacking: int = 0) -> None:
+        super().__init__(text)
+        self.lacking = lacking
 
 
 class UnreachableError(TransientError):

@@ -1,10 +1,15 @@
 """Stamps: numbers that never go back, and the rule that an older one changes nothing."""
 
+import re
+from typing import Final
+
 import msgspec
 
-from checkpoint_replicator.ids import Epoch
+from checkpoint_replicator.ids import Epoch, Number, Token
 
 __all__ = ["ZERO", "Stamp", "parse_stamp"]
+
+_TEXT: Final = re.compile(r"[0-9]{1,16}\.[0-9]{1,16}\.[0-9]{1,16}")
 
 
 class Stamp(msgspec.Struct, frozen=True, order=True):
@@ -13,9 +18,9 @@ class Stamp(msgspec.Struct, frozen=True, order=True):
     The token is the lease's growing number, the epoch the rendezvous it belongs to, the number counts decisions.
     """
 
-    token: int
+    token: Token
     epoch: Epoch
-    number: int
+    number: Number
 
     def __str__(self) -> str:
         return f"{self.token}.{self.epoch}.{self.number}"
@@ -30,5 +35,7 @@ def parse_stamp(text: str) -> Stamp:
     Raises:
         ValueError: the text has another form.
     """
-    token, epoch, number = text.split(".")
-    return Stamp(int(token), Epoch(int(epoch)), int(number))
+    if _TEXT.fullmatch(text) is None:
+        raise ValueError(f"expected token.epoch.number, found {text[:60]!r}")
+    token, epoch, number = map(int, text.split("."))
+    return msgspec.convert({"token": token, "epoch": epoch, "number": number}, Stamp)

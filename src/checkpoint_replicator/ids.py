@@ -17,10 +17,12 @@ __all__ = [
     "Host",
     "Incarnation",
     "Job",
+    "Number",
     "Rank",
     "SessionId",
     "Step",
     "StoreId",
+    "Token",
     "Worker",
     "is_address",
     "job_fault",
@@ -33,9 +35,13 @@ Rank = NewType("Rank", Annotated[int, Meta(ge=0, lt=65536)])
 """A node's number in the job, 0 to nodes - 1."""
 Worker = NewType("Worker", Annotated[int, Meta(ge=0, lt=65536)])
 """One process of a node that saves one shard."""
-Step = NewType("Step", Annotated[int, Meta(ge=0)])
+Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""A count, below the 2**53 up to which Redis' scripts and scores are exact."""
+Token = Annotated[int, Meta(ge=0, lt=1 << 48)]
+"""A lease's growing number; ends so far below that a fence can always be raised above what a node says it obeyed."""
+Step = NewType("Step", Annotated[int, Meta(ge=0, lt=1 << 53)])
 """A training step; 0 is an ordinary one."""
-Epoch = NewType("Epoch", Annotated[int, Meta(ge=0)])
+Epoch = NewType("Epoch", Annotated[int, Meta(ge=0, lt=1 << 53)])
 """One rendezvous of all nodes of a job; growing; 0 stands for data of unknown origin."""
 Host = NewType("Host", str)
 """A machine; a rank may move between hosts."""

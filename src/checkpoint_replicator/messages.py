@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Rank, StoreId
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Number, Rank, StoreId, Token
 from checkpoint_replicator.records import BackupOrder, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
@@ -106,14 +106,15 @@ class Saving(Struct, frozen=True, kw_only=True):
 
     save: Save
     key: ShardKey
-    size: int = 0
+    size: Number = 0
 
 
 class Fault(Struct, frozen=True, kw_only=True):
     """Something that a node could not do as wished; it stays in reports until its cause is gone.
 
     Attributes:
-        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`.
+        kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`,
+            `undersized` (the ramdisk is too small for two saves), `foreign` (another job's data went for room).
         save: the save concerned, if any.
         key: the shard concerned, if any.
         reason: for people; says what was expected and what was found.
@@ -142,20 +143,30 @@ class RestoreProgress(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     verified: tuple[ShardKey, ...] = ()
     failed: tuple[Fault, ...] = ()
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     published: bool = False
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """Bytes and inodes of the ramdisk; `reserve` is what is kept free for the trainer's next save."""
+    """Bytes and inodes of the ramdisk.
 
-    size: int
-    free: int
-    reserve: int = 0
-    inodes: int = 0
-    inodes_free: int = 0
+    Attributes:
+        reserve: bytes kept free for the trainer's next save.
+        generations: how many saves with the copies for others fit; 0 with `needed` 0: no save's size is known yet.
+        needed: bytes for two of them.
+        comfortable: bytes for three.
+    """
+
+    size: Number
+    free: Number
+    reserve: Number = 0
+    inodes: Number = 0
+    inodes_free: Number = 0
+    generations: Number = 0
+    needed: Number = 0
+    comfortable: Number = 0
 
 
 class ServiceHealth(Struct, frozen=True, kw_only=True):
@@ -203,10 +214,10 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     reason: str = ""
     entries: tuple[BackupEntry, ...] = ()
     forced: str | None = None
-    size: int = 0
+    size: Number = 0
     crc32c: dict[str, str] = {}
     """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Number] = {}
     """Object name to bytes, of the same objects."""
 
 
@@ -236,7 +247,7 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
         backup_requested: steps of which a worker's directory held `_BACKUP_REQUESTED`.
     """
 
-    version: int
+    version: Number
     session: Session | None = None
     rank: Rank | None = None
     store: StoreId = StoreId("")
@@ -268,9 +279,9 @@ class Beacon(Tagged, frozen=True, kw_only=True):
     """
 
     stamp: Stamp
-    token: int
+    token: Token
     store: StoreId
-    taken: dict[str, int] = {}
+    taken: dict[str, Number] = {}
 
 
 # ---- watcher to transfer and back
@@ -305,14 +316,15 @@ class TransferOrders(Tagged, frozen=True, kw_only=True):
     Attributes:
         reserve: bytes to leave free for the trainer's next save when a peer's copy asks for room.
         reserve_inodes: the same for inodes.
-        uploader: endpoint of the local uploader, empty without.
+        trainer: a trainer saves here, so its next save goes before copies and old partials.
     """
 
-    version: int
+    version: Number
     offers: tuple[OfferOrder, ...] = ()
     fetches: tuple[FetchOrder, ...] = ()
-    reserve: int = 0
-    reserve_inodes: int = 0
+    reserve: Number = 0
+    reserve_inodes: Number = 0
+    trainer: bool = False
 
 
 class CopyState(StrEnum):
@@ -332,7 +344,7 @@ class Copy(Struct, frozen=True, kw_only=True):
     host: Host
     state: CopyState
     reason: str = ""
-    sent: int = 0
+    sent: Number = 0
 
 
 class FetchState(StrEnum):
@@ -348,9 +360,9 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
     address: Address
     state: FetchState
-    have: int = 0
-    size: int = 0
-    by_source: dict[str, int] = {}
+    have: Number = 0
+    size: Number = 0
+    by_source: dict[str, Number] = {}
     reason: str = ""
 
 
@@ -362,14 +374,16 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
         version: of the orders that it follows.
         landed: grows when a peer's copy was named here: a wake-up for the watcher to look at its sidecars.
         corrupt: own shards whose bytes differ from their address, found while reading them for a peer.
+        lacking: by job the bytes that the largest shard lacked which had no room here of late.
     """
 
     peer: Peer
-    version: int = 0
+    version: Number = 0
     copies: tuple[Copy, ...] = ()
     fetches: tuple[Fetch, ...] = ()
-    landed: int = 0
+    landed: Number = 0
     corrupt: tuple[Fault, ...] = ()
+    lacking: dict[str, Number] = {}
 
 
 # ---- watcher to uploader and back
@@ -378,7 +392,7 @@ class TransferReport(Tagged, frozen=True, kw_only=True):
 class UploaderOrders(Tagged, frozen=True, kw_only=True):
     """All that the watcher wants of the uploader now."""
 
-    version: int
+    version: Number
     orders: tuple[BackupOrder, ...] = ()
 
 
@@ -392,9 +406,9 @@ class UploaderReport(Tagged, frozen=True, kw_only=True):
     """
 
     root: str | None
-    version: int = 0
+    version: Number = 0
     results: tuple[BackupResult, ...] = ()
-    sent: dict[str, int] = {}
+    sent: dict[str, Number] = {}
 
 
 # ---- transfer to transfer (and transfer to the local uploader as a holder)
@@ -416,8 +430,8 @@ class Offer(Tagged, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """Leaves `first` to `first + count - 1` in the tree's order, counted over all files of the shard."""
 
-    first: Annotated[int, msgspec.Meta(ge=0)]
-    count: Annotated[int, msgspec.Meta(ge=1)]
+    first: Number
+    count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
 
 
 class Want(Tagged, frozen=True, kw_only=True):
@@ -435,7 +449,7 @@ class Want(Tagged, frozen=True, kw_only=True):
     address: Address
     answer_to: Peer
     runs: tuple[Run, ...] = ()
-    credit: int = 0
+    credit: Number = 0
     tree: bool = False
     backup: str = ""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Final
 
@@ -19,7 +19,11 @@ from checkpoint_replicator import __version__
 __all__ = ["Health", "HealthServer", "new_registry"]
 
 CLIENT_TIMEOUT: Final = 2.0
-"""Seconds that one slow HTTP client can hold the thread."""
+"""Seconds that a connection may last, however slowly its client speaks or listens."""
+MAX_CLIENTS: Final = 16
+"""Connections at once; what comes beyond them is closed."""
+POLL: Final = 0.1
+"""Seconds between two looks for connections that last too long."""
 
 
 def new_registry(service: str, host: str) -> CollectorRegistry:
@@ -66,7 +70,41 @@ class Health:
         return f"the event loop has not moved for {silent:.0f} s" if silent > self._loop_silent else None
 
 
-class _Server(HTTPServer):
+class _Server(ThreadingHTTPServer):
+    """One thread a connection, so that a slow client keeps no probe waiting; each one bounded in time."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._since: dict[socket.socket, float] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+        """Take a connection, unless there are too many."""
+        if isinstance(request, tuple) or len(self._since) >= MAX_CLIENTS:
+            self.shutdown_request(request)
+            return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """End a connection."""
+        if not isinstance(request, tuple):
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut what lasts too long."""
+        self.cut(CLIENT_TIMEOUT)
+
+    def cut(self, age: float) -> None:
+        """Cut connections that last so many seconds: their threads find them ended."""
+        for request, since in list(self._since.items()):
+            if time.monotonic() >= since + age:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
     def server_bind(self) -> None:
         """Bind without asking DNS for the machine's full name, which can take long and is of no use here."""
         TCPServer.server_bind(self)
@@ -92,7 +130,7 @@ class HealthServer:
     def __init__(self, registry: CollectorRegistry, health: Health, address: tuple[str, int]) -> None:
         server = _IPv6Server if ":" in address[0] else _Server
         self._server = server(address, _handler(registry, health))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL,), name="health", daemon=True)
         self._thread.start()
 
     @property
@@ -104,6 +142,7 @@ class HealthServer:
     def close(self) -> None:
         """Stop serving and free the port."""
         self._server.shutdown()
+        self._server.cut(0)
         self._thread.join(CLIENT_TIMEOUT + 1)
         self._server.server_close()
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Host, Incarnation, Rank, SessionId, StoreId
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Rank, SessionId, StoreId, Token
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 
@@ -48,7 +48,7 @@ class Lease(Record, frozen=True, kw_only=True):
     """
 
     incarnation: Incarnation
-    token: int
+    token: Token
     host: Host
     reports: str
     beacons: str

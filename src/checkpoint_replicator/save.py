@@ -1,13 +1,16 @@
 """A save and its shards."""
 
-from typing import Annotated
+import re
+from typing import Final
 
 import msgspec
 
-from checkpoint_replicator.ids import Address, Epoch, Job, Rank, Step, Worker
+from checkpoint_replicator.ids import Address, Epoch, Job, Number, Rank, Step, Worker
 from checkpoint_replicator.shape import Shape
 
 __all__ = ["Save", "ShardKey", "Tag", "parse_save", "shards_of"]
+
+_TEXT: Final = re.compile(r"[0-9]{1,16}\.[0-9]{1,16}")
 
 
 class Save(msgspec.Struct, frozen=True, order=True):
@@ -41,7 +44,7 @@ class Tag(msgspec.Struct, frozen=True, order=True):
     shape: Shape
     key: ShardKey
     address: Address
-    size: Annotated[int, msgspec.Meta(ge=0)]
+    size: Number
     """Sum of the files' sizes in bytes."""
 
     @property
@@ -56,8 +59,10 @@ def parse_save(text: str) -> Save:
     Raises:
         ValueError: the text has another form.
     """
-    epoch, step = text.split(".")
-    return Save(Epoch(int(epoch)), Step(int(step)))
+    if _TEXT.fullmatch(text) is None:
+        raise ValueError(f"expected epoch.step, found {text[:60]!r}")
+    epoch, step = map(int, text.split("."))
+    return msgspec.convert({"epoch": epoch, "step": step}, Save)
 
 
 def shards_of(shape: Shape) -> tuple[ShardKey, ...]:

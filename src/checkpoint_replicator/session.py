@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from checkpoint_replicator.ids import Epoch, Job, Rank, SessionId
+from checkpoint_replicator.ids import Epoch, Job, Number, Rank, SessionId
 from checkpoint_replicator.shape import Shape
 
 __all__ = ["Session", "SessionSpec", "SessionState"]
@@ -27,9 +27,9 @@ class SessionSpec(msgspec.Struct, frozen=True):
     rank: Rank
     shape: Shape
     peer_ranks: tuple[Rank, ...] | None = None
-    peers_per_node: int | None = None
+    peers_per_node: Number | None = None
     backup_interval_minutes: float | None = None
-    backup_interval_steps: int | None = None
+    backup_interval_steps: Number | None = None
 
 
 class SessionState(StrEnum):

@@ -50,6 +50,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         beacon: how often a coordinator publishes its beacon.
         beacon_silent: without a beacon for this long a node reads Redis.
         scan: time between two scans of the ramdisk.
+        stocktake: time between two looks whether all named shards still stand.
         empty_yaml: an empty, closed `replicator.yaml` is bad after this long.
         consumed: a `replicator.yaml` is consumed at the latest this long after it was seen.
         shape_quarrel: open sessions that disagree on the shape fail after this long.
@@ -83,6 +84,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     beacon: float = 1.0
     beacon_silent: float = 5.0
     scan: float = 1.0
+    stocktake: float = 10.0
     empty_yaml: float = 10.0
     consumed: float = 60.0
     shape_quarrel: float = 10.0

@@ -2,18 +2,22 @@
 
 A message is `[b"ckpt/<version> <type>"] [header] [body…]`. The header is an `Envelope` in msgpack; body frames are raw
 bytes and never pass through msgpack. Whatever comes from outside ends as an `Envelope` or as a `ProtocolError`.
+
+Headers are read straight into the messages' types: what has no place in them is skipped and never built, so a header of
+a few MiB that unfolds into gigabytes of empty maps costs nothing.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgpack
 import msgspec
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.messages import PROTOCOL_VERSION, Envelope
+from checkpoint_replicator.quote import quote
 
-__all__ = ["BODY_FRAMES_LIMIT", "FRAME_LIMIT", "HEADER_LIMIT", "decode", "encode"]
+__all__ = ["BODY_FRAMES_LIMIT", "BODY_LIMIT", "FRAME_LIMIT", "HEADER_LIMIT", "decode", "encode"]
 
 HEADER_LIMIT: Final = 32 << 20
 """Bytes of a header. A node's report of 10,000 shards has about 3 MiB."""
@@ -21,20 +25,29 @@ FRAME_LIMIT: Final = 32 << 20
 """Bytes of any frame; the bus drops the connection of a peer that sends more."""
 BODY_FRAMES_LIMIT: Final = 4096
 """Body frames of one message."""
+BODY_LIMIT: Final = 256 << 20
+"""Bytes of a message's body frames together: the largest tree."""
 
 _MAGIC: Final = b"ckpt/"
 _PREFIX: Final = b"ckpt/%d " % PROTOCOL_VERSION
 _PROTOCOL_LIMIT: Final = 64
+_decoder: Final = msgspec.msgpack.Decoder(Envelope)
 
 
 def encode(envelope: Envelope) -> list[bytes]:
     """Return the two frames that stand before the body.
 
+    Texts may hold file names that are no UTF-8; what cannot be sent of them is spelled out.
+
     Raises:
-        ProtocolError: the header would be longer than any reader takes.
+        ProtocolError: the header would be longer than any reader takes, or a number does not fit into one.
     """
     name = type(envelope.message).__name__
-    packed: bytes = msgpack.packb(msgspec.to_builtins(envelope, builtin_types=(bytes,)))
+    try:
+        builtins = msgspec.to_builtins(envelope, builtin_types=(bytes,))
+        packed: bytes = msgpack.packb(builtins, unicode_errors="backslashreplace")
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"{name}: cannot be packed: {quote(str(error))}") from error
     if len(packed) > HEADER_LIMIT:
         raise ProtocolError(f"{name}: header has {len(packed)} bytes, expected at most {HEADER_LIMIT}")
     return [_PREFIX + name.encode(), packed]
@@ -43,7 +56,7 @@ def encode(envelope: Envelope) -> list[bytes]:
 def decode(frames: Sequence[bytes | memoryview]) -> tuple[Envelope, tuple[memoryview, ...]]:
     """Return the message and views of its body frames.
 
-    Nesting is bounded by the parser's own stack, everything else by HEADER_LIMIT and BODY_FRAMES_LIMIT.
+    Nesting is bounded by the parser's own stack, everything else by HEADER_LIMIT, BODY_FRAMES_LIMIT and BODY_LIMIT.
 
     Raises:
         ProtocolError: anything else than a message of this protocol version.
@@ -52,15 +65,16 @@ def decode(frames: Sequence[bytes | memoryview]) -> tuple[Envelope, tuple[memory
         raise ProtocolError(f"expected at least 2 frames, found {len(frames)}")
     if len(frames) - 2 > BODY_FRAMES_LIMIT:
         raise ProtocolError(f"expected at most {BODY_FRAMES_LIMIT} body frames, found {len(frames) - 2}")
+    if (size := sum(map(len, frames[2:]))) > BODY_LIMIT:
+        raise ProtocolError(f"expected a body of at most {BODY_LIMIT} bytes, found {size}")
     name = _type(bytes(frames[0][:_PROTOCOL_LIMIT]))
     header = frames[1]
     if len(header) > HEADER_LIMIT:
         raise ProtocolError(f"{name}: header has {len(header)} bytes, expected at most {HEADER_LIMIT}")
     try:
-        raw: Any = msgpack.unpackb(header, use_list=False)
-        envelope = msgspec.convert(raw, Envelope, builtin_types=(bytes,))
-    except (ValueError, msgpack.UnpackException, msgspec.ValidationError, RecursionError) as error:
-        raise ProtocolError(f"{name}: {str(error) or type(error).__name__}") from error
+        envelope = _decoder.decode(header)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{name}: {quote(str(error) or type(error).__name__)}") from error
     found = type(envelope.message).__name__
     if found != name:
         raise ProtocolError(f"expected {name} as the first frame says, found {found}")

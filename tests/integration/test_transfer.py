@@ -196,6 +196,8 @@ async def test_s05_a_spoiled_holder_is_found_out_and_the_next_source_used(tmp_pa
         assert c.data(tag).read_bytes() == true
         if spoil is not truncate:
             assert await c.metric(f'{CORRUPT}{{source="a"}}') > 0
+            assert await c.metric('checkpoint_replicator_corrupt_copies_total{tier="peer"}') == 1
+            await a.wait(lambda report: [fault.address for fault in report.corrupt] == [tag.address])
 
 
 @pytest.mark.parametrize("spoil", [flip, truncate, rewrite])

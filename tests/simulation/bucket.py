@@ -39,7 +39,7 @@ class Bucket:
         try:
             yield
         finally:
-            self.world.laws.stored(self.store.log[before:])
+            self.world.court.stored(self.store.log[before:])
 
     def _enter(self, method: str, name: str) -> None:
         chance = self.world.chance

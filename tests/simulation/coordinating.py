@@ -25,10 +25,10 @@ from checkpoint_coordinator.words import (
     Write,
     Written,
 )
-from checkpoint_replicator.ids import Host
+from checkpoint_replicator.ids import Host, Job
 from checkpoint_replicator.messages import NodeReport, Party, Service
 from checkpoint_replicator.records import Lease
-from simulation.network import Lane
+from simulation.network import Lane, Path
 from simulation.process import Engine, Process
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ POLL: Final = 1.0
 
 
 class Coordinating(Process):
-    """One coordinator; a stand-by until it gets the lease."""
+    """One coordinator's part for one job; a stand-by until it gets the lease."""
 
-    def __init__(self, world: "World", name: str, skew: float) -> None:
-        super().__init__(world, name, Host(name), skew)
+    def __init__(self, world: "World", name: str, job: Job, skew: float) -> None:
+        super().__init__(world, f"{name}.{job}", Host(name), skew)
+        self.job = job
         self.machine: CoordinatorMachine | None = None
         self.witnessed: dict[str, bool] = {}
         """Sessions of which a report came in this tenure, and whether a complete one."""
@@ -69,7 +70,7 @@ class Coordinating(Process):
         world = self.world
 
         def there() -> Callable[[], None]:
-            known = world.job in world.redis.model.jobs()
+            known = self.job in world.redis.model.jobs()
             return self._open if known else lambda: self.soon(POLL, self._look)
 
         world.redis.ask(self, there, lambda _: self.soon(POLL, self._look))
@@ -77,7 +78,7 @@ class Coordinating(Process):
     def _open(self) -> None:
         world = self.world
         self.machine = CoordinatorMachine(
-            world.job,
+            self.job,
             Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name),
             times=world.times,
             options=Options(backup=world.root),
@@ -101,12 +102,14 @@ class Coordinating(Process):
 
     def perform(self, effect: Effect) -> None:
         world, model = self.world, self.world.redis.model
-        job = world.job
+        job = self.job
         match effect:
             case Publish(beacon):
                 for host in world.hosts.values():
                     if host.watching.follows(self):
-                        world.network.send(self, host.watching, partial(host.watching.hear_beacon, self.me, beacon))
+                        world.network.send(
+                            Path.BEACONS, self, host.watching, partial(host.watching.hear_beacon, self.me, job, beacon)
+                        )
             case Note(event, fields):
                 world.noted(self, event, fields)
             case AcquireLease(began):
@@ -115,7 +118,7 @@ class Coordinating(Process):
                     assert self.machine is not None
                     lease = model.acquire(job, self.machine.me, world.times.lease_ttl)
                     if lease is not None:
-                        world.laws.lease_taken(self)
+                        world.court.of(job).lease_taken(self)
                     return lambda: self._engine.take(LeaseAnswered(began, lease))
 
                 self._ask("acquire", acquire)
@@ -152,7 +155,7 @@ class Coordinating(Process):
                 def write() -> Callable[[], None]:
                     seen = model.apply(job, lease, stamp, changes, after)
                     if seen is None:
-                        world.laws.written(self, changes)
+                        world.court.of(job).written(self, changes)
                     else:
                         world.hits["write refused"] += 1
                     return lambda: self._engine.take(Written(stamp, seen))

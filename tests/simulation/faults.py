@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from checkpoint_replicator.ids import Rank
 from checkpoint_replicator.session import SessionState
 from simulation.content import spoil
+from simulation.network import REDIS, Cut, Path
 from simulation.node import Node
 from simulation.process import Process
-from simulation.training import Stage
+from simulation.training import Stage, Training
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -43,6 +46,7 @@ class Faults:
             (self._wipe, 3),
             (self._wipe_all, 1),
             (self._move, 1),
+            (self._reshape, 1),
             (self._spoil, 4),
             (self._stop_redis, 2),
             (self._flush, 1),
@@ -136,30 +140,51 @@ class Faults:
 
     def _wipe_all(self) -> None:
         """Every machine goes, where a backup stands."""
-        if self.world.laws.backed_up:
+        if any(training.laws.backed_up for training in self.world.trainings.values()):
             for node in self.world.hosts.values():
                 self._lose(node)
 
     def _lose_trainers(self, node: Node) -> None:
-        training = self.world.training
-        for trainer in training.trainers.values():
-            if trainer.node is node and trainer.stage is not Stage.DEAD:
-                trainer.enter(Stage.DEAD, "its machine is gone")
-        training.look()
+        for training in self.world.trainings.values():
+            for trainer in training.trainers.values():
+                if trainer.node is node and trainer.stage is not Stage.DEAD:
+                    trainer.enter(Stage.DEAD, "its machine is gone")
+            training.look()
 
     def _move(self) -> None:
-        """A rank goes to a host that has none, or two ranks change their hosts."""
-        world, training = self.world, self.world.training
-        free = [node for node in world.hosts.values() if node not in training.homes.values()]
-        rank = Rank(world.chance.randrange(training.nodes))
-        if free:
-            training.homes[rank] = free[0]
+        """A rank goes to a host that has none, or two ranks change their hosts, be they of two jobs."""
+        chance = self.world.chance
+        training = self._training()
+        taken = [node for one in self.world.trainings.values() for node in one.homes.values()]
+        free = [node for node in self.world.hosts.values() if node not in taken]
+        rank = Rank(chance.randrange(training.nodes))
+        if free and chance.random() < 0.7:
+            training.homes[rank] = chance.choice(free)
         else:
-            other = Rank(world.chance.randrange(training.nodes))
-            homes = training.homes
-            homes[rank], homes[other] = homes[other], homes[rank]
-        world.hits["rank moved"] += 1
-        self._restart_job()
+            other = self._training()
+            its = Rank(chance.randrange(other.nodes))
+            training.homes[rank], other.homes[its] = other.homes[its], training.homes[rank]
+            if other is not training:
+                self.world.hits["hosts changed their jobs"] += 1
+                other.restart("its host was given away")
+        self.world.hits["rank moved"] += 1
+        training.restart("a rank moved")
+
+    def _reshape(self) -> None:
+        """A job comes back with another shape: of more or fewer twins, or one that does not fit."""
+        chance, training = self.world.chance, self._training()
+        shape = training.shape
+        if shape.d > 1 or chance.random() < 0.5:
+            d = chance.choice([d for d in (1, 2, 3) if d != shape.d])
+            wanted = msgspec.structs.replace(shape, nodes=shape.columns * d, d=d)
+        else:
+            nodes = max(1, shape.nodes + chance.choice((-1, 1)))
+            wanted = msgspec.structs.replace(shape, nodes=nodes)
+        if wanted == shape or not training.reshape(wanted):
+            return
+        name = "job shrank" if wanted.nodes < shape.nodes else "job grew"
+        self.world.hits[name if shape.fits(wanted) else "shape that does not fit"] += 1
+        training.restart(f"with {wanted}")
 
     def _spoil(self) -> None:
         """Flip a bit at rest, in bytes that nobody verified for the session that waits for them."""
@@ -217,19 +242,44 @@ class Faults:
         self._later(1.0, 15.0, back)
 
     def _cut_off(self) -> None:
-        host = self._node().host
-        self.world.network.cut_off.add(host)
-        self.world.log(host, "cut off")
-        self._later(0.5, 12.0, lambda: self.world.network.cut_off.discard(host))
+        """One path breaks, or all of a host, or the hosts fall apart in two."""
+        chance, network = self.world.chance, self.world.network
+        names = [*self.world.hosts, *{one.host for one in self.world.coordinators}, REDIS]
+        some = frozenset(chance.sample(names, chance.randint(1, max(1, len(names) // 2))))
+        one = frozenset({self._node().host})
+        path = chance.choice(list(Path))
+        cuts = chance.choice(
+            (
+                [Cut(None, one, None), Cut(None, None, one)],
+                [Cut(None, some, frozenset(names) - some), Cut(None, frozenset(names) - some, some)],
+                [Cut(path, one, None), Cut(path, None, one)],
+                [Cut(path, one, None)],
+                [Cut(path, None, one)],
+                [Cut(path, None, None)],
+            )
+        )
+        network.cuts += cuts
+        self.world.log("network", "cut", *cuts)
+
+        def heal() -> None:
+            for cut in cuts:
+                if cut in network.cuts:
+                    network.cuts.remove(cut)
+            self.world.log("network", "healed", *cuts)
+
+        self._later(0.5, chance.choice((3.0, 12.0, 25.0)), heal)
 
     # ---- the job
 
+    def _training(self) -> Training:
+        return self.world.chance.choice(list(self.world.trainings.values()))
+
     def _kill_trainer(self) -> None:
         """One trainer comes again while its fellows go on."""
-        training = self.world.training
+        training = self._training()
         rank = Rank(self.world.chance.randrange(training.nodes))
         training.trainers[rank].stage = Stage.DEAD
         training.again(rank)
 
     def _restart_job(self) -> None:
-        self.world.training.restart("as people wished")
+        self._training().restart("as people wished")

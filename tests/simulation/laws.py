@@ -1,31 +1,26 @@
-"""The laws, judged from outside: what the machines did against what really was."""
+"""The laws of one job, judged from outside: what the machines did against what really was."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_replicator.backup import parse_order
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Rank, Worker
-from checkpoint_replicator.messages import NodeReport
-from checkpoint_replicator.records import EpochRecord, KeepList, NodeView, Outcome, RestoreRecord
-from checkpoint_replicator.save import Save, ShardKey, parse_save
+from checkpoint_replicator.records import EpochRecord, KeepList, Outcome, RestoreRecord
+from checkpoint_replicator.save import Save, ShardKey, Tag, parse_save, shards_of
 from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import Change, SetHash
-from checkpoint_transfer import effects as to_do
-from checkpoint_transfer import receiving
-from checkpoint_watcher import effects as do
-from checkpoint_watcher import events as did
+from checkpoint_replicator.store.fields import from_json
 from checkpoint_watcher.record import SessionRecord
 from simulation.content import Content
-from simulation.process import Process
 from simulation.watching import Watching
 
 if TYPE_CHECKING:
     from simulation.coordinating import Coordinating
-    from simulation.training import Trainer
-    from simulation.transferring import Transferring
+    from simulation.training import Trainer, Training
     from simulation.world import World
 
 __all__ = ["LawBrokenError", "Laws"]
@@ -40,15 +35,19 @@ class LawBrokenError(AssertionError):
 
 
 class Laws:
-    """Keeps the truth, and compares.
+    """Keeps the truth of one job, and compares.
 
     Attributes:
         truth: what trainers really saved first, by save and shard.
+        shapes: of which shape each save is.
         committed: saves that Redis took as committed.
     """
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", training: "Training") -> None:
         self.world = world
+        self.training = training
+        self.job = training.job
+        self.shapes: dict[Save, Shape] = {}
         self.truth: dict[tuple[Save, ShardKey], Address] = {}
         self.library: dict[Address, list[bytes]] = {}
         self.committed: dict[Save, dict[ShardKey, Address]] = {}
@@ -58,13 +57,7 @@ class Laws:
         self.released: dict[Epoch, list[EpochRecord]] = defaultdict(list)
         self.keeps: dict[Stamp, KeepList] = {}
         self.epoch: EpochRecord | None = None
-        self.obeyed: dict[tuple[Host, int], Stamp] = {}
-        self.adopted: dict[tuple[Host, int], NodeView | None] = {}
-        self.told_corrupt: set[tuple[Host, int, Address]] = set()
-        self.last_token = 0
         self.last_holder = ""
-        self.touched: Process | None = None
-        """Who took the last event."""
         self._seen = -1
 
     # ---- facts
@@ -76,6 +69,7 @@ class Laws:
             del self.truth[save, key]
             self.committed.pop(save, None)
         self.truth.setdefault((save, key), content.address)
+        self.shapes[save] = self.training.shape
 
     def _remembered(self, save: Save, key: ShardKey) -> bool:
         """Whether anything of a shard is left; numbers of epochs may come again when all that knew of them is gone."""
@@ -83,15 +77,15 @@ class Laws:
             return True
         for host in self.world.hosts.values():
             disk = host.disk
-            if any((tag.save, tag.key) == (save, key) for tag in disk.sidecars):
+            if any((tag.job, tag.save, tag.key) == (self.job, save, key) for tag in disk.sidecars):
                 return True
-            if any((claim.save, claim.key) == (save, key) for claim, _ in disk.claims.values()):
+            if any((c.job, c.save, c.key) == (self.job, save, key) for c, _ in disk.claims.values()):
                 return True
         return False
 
     def lease_taken(self, process: "Coordinating") -> None:
         """Redis gave the lease."""
-        if self.last_holder not in {"", process.name} and self.world.training.running:
+        if self.last_holder not in {"", process.name} and self.training.running:
             self.world.hits["take-over while training"] += 1
         self.last_holder = process.name
 
@@ -104,7 +98,7 @@ class Laws:
         if not steps and not any(key in {"epoch", "keep"} or key.startswith("restore:") for key in keys):
             return
         world = self.world
-        view = world.redis.model.view(world.job, Host(""), None)
+        view = world.redis.model.view(self.job, Host(""), None)
         if view.epoch is not None:
             self.epoch = view.epoch
             if view.epoch.released and view.epoch.members:
@@ -119,7 +113,7 @@ class Laws:
             self._kept(process, view.keep)
 
     def _step(self, key: str) -> None:
-        fields = self.world.redis.model._hashes.get(f"ckpt:{{{self.world.job}}}:{key}", {})
+        fields = self.world.redis.model._hashes.get(f"ckpt:{{{self.job}}}:{key}", {})
         if fields.get("state") != SaveState.COMMITTED:
             return
         save = parse_save(key.removeprefix("step:"))
@@ -130,8 +124,11 @@ class Laws:
             for name, text in fields.items()
             if name.startswith("n") and "/w" in name
         }
-        training = self.world.training
-        wanted = {ShardKey(Rank(r), Worker(w)) for r in range(training.nodes) for w in range(training.workers)}
+        shape = from_json(Shape, fields["shape"], key)
+        wanted = set(shards_of(shape))
+        restored = fields.get("reason") == "restored"
+        if restored:  # a missing rank was given what its twin saved
+            wanted = {one for one in wanted if one in shards or not self._twins(one, shape) & set(shards)}
         if set(shards) != wanted and self.world.hits["redis went back"]:
             # Facts for people are written without a new stamp, so a Redis that came back under the same one gets the
             # difference alone: the record is partial, and what was committed is known from the trainers.
@@ -142,26 +139,23 @@ class Laws:
             if self.truth.get((save, shard)) != address:
                 raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
             hosts = self.named_on[save, shard, address]
-            least = 1 if fields.get("reason") == "restored" else 1 + self._required()
+            least = 1 if restored else 1 + self._required(shape)
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
         self.world.hits["save committed"] += 1
 
-    def _required(self) -> int:
+    def _required(self, shape: Shape) -> int:
         """Copies beside the own one that nobody may do without: those that were asked, while no host was away."""
         world = self.world
         if any(world.now < host.watching.away_until for host in world.hosts.values()):
             return 0
-        return min(world.training.peers, world.training.nodes - 1)
+        return min(self.training.peers, shape.nodes - 1)
 
     # ---- 3: crash
 
     def check(self) -> None:
         """After every event: the newest committed save that no fault took is still somewhere, or another one is."""
-        touched, self.touched = self.touched, None
-        if isinstance(touched, Watching):
-            self._obeys(touched)
         if not self.committed:
             return
         changes = sum(host.disk.changes for host in self.world.hosts.values()) + 1000 * len(self.committed)
@@ -181,7 +175,7 @@ class Laws:
             return True
         disks = [host.disk for host in self.world.hosts.values()]
         return all(
-            any(disk.given.get((save, key)) == address and address not in disk.spoiled for disk in disks)
+            any(disk.given.get((self.job, save, key)) == address and address not in disk.spoiled for disk in disks)
             for key, address in self.committed[save].items()
         )
 
@@ -201,9 +195,10 @@ class Laws:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
         if record.outcome is Outcome.NONE:
-            witnesses = {node.host for node in world.training.homes.values()} | process.remembered
+            witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
-                if host.host in witnesses and any(fence.committed is not None for fence in host.disk.fences.values()):
+                fence = host.disk.fences.get(self.job)
+                if host.host in witnesses and fence is not None and fence.committed is not None:
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
             if self.backed_up:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
@@ -226,71 +221,23 @@ class Laws:
             if keep.upto not in restored:
                 raise LawBrokenError(5, f"a keep list up to {keep.upto}, which was neither committed nor restored")
 
-    # ---- what watchers do
+    # ---- what watchers and transfers do
 
-    def intended(self, watching: "Watching", effect: do.Effect) -> None:
-        """A machine decided something that others must not undo."""
-        world = self.world
-        match effect:
-            case do.DropSaves(tags):
-                keep = watching.machine.authorities[world.job].keep
-                if keep is None or self.keeps.get(keep.stamp) != keep:
-                    raise LawBrokenError(5, f"{watching.host} drops without a keep list")
-                for tag in tags:
-                    listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
-                    if not listed or tag.save in keep.keep or tag.save == keep.upto:
-                        raise LawBrokenError(5, f"{watching.host} drops {tag.save}, which {keep} does not let go")
-                world.hits["saves dropped"] += 1
-            case do.Quarantine(address):
-                content = watching.node.disk.shards.get(address)
-                if (watching.host, watching.node.replaced, address) not in self.told_corrupt:
-                    raise LawBrokenError(5, f"{watching.host} drops a corrupt copy that it did not report")
-                if content is not None and not content.bad():
-                    raise LawBrokenError(5, f"{watching.host} drops a good copy as corrupt")
-                world.hits["corrupt copy found"] += 1
-            case _:
-                pass
+    def named(self, host: Host, tag: Tag) -> None:
+        """A shard got its name on a host."""
+        self.named_on[tag.save, tag.key, tag.address].add(host)
 
-    def doing(self, watching: "Watching", effect: do.Effect) -> None:
-        """Just before it is done."""
-        if isinstance(effect, do.PublishMarkers):
-            record = watching.node.disk.session
-            if record is not None and record.id == effect.session:
-                self._publishing(watching, record)
+    def dropping(self, host: Host, tags: Collection[Tag], keep: KeepList | None) -> None:
+        """A watcher lets go of shards, as it was told."""
+        if keep is None or self.keeps.get(keep.stamp) != keep:
+            raise LawBrokenError(5, f"{host} drops without a keep list")
+        for tag in tags:
+            listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
+            if not listed or tag.save in keep.keep or tag.save == keep.upto:
+                raise LawBrokenError(5, f"{host} drops {tag.save}, which {keep} does not let go")
 
-    def done(self, watching: "Watching", effect: do.Effect, answer: did.Event | None) -> None:
-        """Just after it was done."""
-        match effect:
-            case do.NameShard(_, tag) if isinstance(answer, did.ShardNamed):
-                self.named_on[tag.save, tag.key, tag.address].add(watching.host)
-            case do.WriteFence(_, record):
-                name = (watching.host, watching.node.replaced)
-                if record.stamp < self.obeyed.get(name, ZERO):
-                    raise LawBrokenError(7, f"{watching.host} lowered its fence to {record.stamp}")
-                self.obeyed[name] = record.stamp
-            case _:
-                pass
-
-    def reported(self, watching: "Watching", report: NodeReport) -> None:
-        """A report left the node."""
-        for fault in report.faults:
-            if fault.kind == "corrupt" and fault.address is not None:
-                self.told_corrupt.add((watching.host, watching.node.replaced, fault.address))
-
-    def _obeys(self, watching: "Watching") -> None:
-        """After an event of a watcher: what it follows is not older than what it followed."""
-        authority = watching.machine.authorities.get(self.world.job)
-        if authority is None or authority.view is None:
-            return
-        name = (watching.host, watching.node.replaced)
-        if self.adopted.get(name) is authority.view:
-            return
-        self.adopted[name] = authority.view
-        fence = authority.view.fence or ZERO
-        if fence < self.obeyed.get(name, ZERO):
-            raise LawBrokenError(7, f"{watching.host} obeys {fence} after {self.obeyed[name]}")
-
-    def _publishing(self, watching: "Watching", record: SessionRecord) -> None:
+    def publishing(self, watching: "Watching", record: SessionRecord) -> None:
+        """A watcher is about to hand a save to its trainer."""
         host = watching.host
         members = [
             epoch for epoch in self.released.get(record.epoch, []) if record.id in {m.session for m in epoch.members}
@@ -309,6 +256,8 @@ class Laws:
             its = other.disk.session
             if its is None or its.epoch != record.epoch or its.state is not SessionState.RUNNING:
                 continue
+            if its.spec is None or its.spec.job != self.job:
+                continue
             theirs = ZERO if all(marker.address is None for marker in its.markers) else its.stamp
             if theirs != stamp:
                 raise LawBrokenError(2, f"{host} restores {save} by {stamp}, {other.host} by {theirs}")
@@ -317,7 +266,7 @@ class Laws:
         for name, address in addresses.items():
             worker = Worker(int(name.removesuffix(".restore").split("-w")[-1]))
             key = ShardKey(record.spec.rank, worker)
-            if address is None or self.truth.get((save, key)) != address:
+            if address is None or address not in self._right(save, key, record.spec.shape):
                 raise LawBrokenError(1, f"{host} gets other bytes of {key} of {save} than were saved")
             content = watching.node.disk.shards.get(address)
             if content is None:
@@ -334,34 +283,17 @@ class Laws:
         if watching.node.replaced:
             self.world.hits["replaced node restored"] += 1
 
-    # ---- what transfers do
+    def _right(self, save: Save, key: ShardKey, shape: Shape) -> set[Address]:
+        """What a worker may get of a save: its own shard, or that of a twin of its column."""
+        twins = self._twins(key, self.shapes.get(save, shape))
+        found = {self.truth.get((save, twin)) for twin in twins}
+        return {address for address in found if address is not None}
 
-    def copy_named(
-        self, transferring: "Transferring", effect: to_do.NameShard, answer: receiving.ReceiverEvent
-    ) -> None:
-        """A received shard got its names."""
-        if not isinstance(answer, receiving.ShardNamed):
-            return
-        name = (transferring.host, transferring.node.replaced, effect.address)
-        if name in self.told_corrupt:
-            self.told_corrupt.discard(name)
-            self.world.hits["corrupt copy replaced"] += 1
-        for naming in effect.namings:
-            for tag in naming.tags:
-                self.named_on[tag.save, tag.key, tag.address].add(transferring.host)
-
-    def copy_admitted(self, transferring: "Transferring") -> None:
-        """Room was given to a peer's copy: the trainer's next save must still have its own."""
-        disk = transferring.node.disk
-        own: dict[Save, int] = defaultdict(int)
-        for tag, held in disk.sidecars.items():
-            if held.own:
-                own[tag.save] += tag.size
-        need = max(own.values(), default=0)
-        if disk.free < need and transferring.machine.report.version:
-            raise LawBrokenError(
-                8, f"{transferring.host} admits a copy although {need} bytes of its trainer do not fit"
-            )
+    def _twins(self, key: ShardKey, shape: Shape) -> set[ShardKey]:
+        """Who of a shape saves what this worker saves, itself included."""
+        columns = max(1, shape.nodes // shape.d)
+        ranks = (Rank(rank) for rank in range(shape.nodes) if rank % columns == key.rank % columns)
+        return {ShardKey(rank, key.worker) for rank in ranks}
 
     # ---- what trainers see
 
@@ -374,8 +306,8 @@ class Laws:
                 continue
             key = ShardKey(trainer.rank, Worker(worker))
             save = decision.save if decision is not None else None
-            address = self.truth.get((save, key)) if save is not None else None
-            if address is None or content.leaves != self.library[address]:
+            right = self._right(save, key, trainer.training.shape) if save is not None else set()
+            if all(content.leaves != self.library[address] for address in right):
                 raise LawBrokenError(1, f"the trainer of rank {trainer.rank} read other bytes than were saved")
 
     def failed(self, trainer: "Trainer", text: str) -> None:
@@ -386,19 +318,14 @@ class Laws:
 
     # ---- the backup
 
-    def stored(self, log: Iterable[str]) -> None:
-        """Objects were written or removed."""
-        world = self.world
-        for line in log:
-            act, _, name = line.partition(" ")
-            folder = name.rpartition("/")[0] if "/D" not in name else name.split("/D")[0]
-            if act != "put":
-                continue
-            if name.endswith(".meta"):
-                self._marked(folder)
-            elif name.endswith("/MANIFEST.json") and b"abandoned" not in world.bucket.store.objects.get(name, b""):
-                self._marked(folder)
-                self._completed(folder)
+    def stored(self, name: str) -> None:
+        """An object was written."""
+        folder = name.rpartition("/")[0] if "/D" not in name else name.split("/D", maxsplit=1)[0]
+        if name.endswith(".meta"):
+            self._marked(folder)
+        elif name.endswith("/MANIFEST.json") and b"abandoned" not in self.world.bucket.store.objects.get(name, b""):
+            self._marked(folder)
+            self._completed(folder)
 
     def _marked(self, folder: str) -> None:
         """No `.meta` before all data of the backup."""

@@ -3,6 +3,8 @@
 import copy
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.ids import Host
@@ -12,11 +14,39 @@ from support.memory_store import StoreModel
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["Lane", "Network", "Redis"]
+__all__ = ["REDIS", "Cut", "Lane", "Network", "Path", "Redis"]
 
 Request = Callable[[], Callable[[], None]]
 """Done at Redis; returns what the asking process does with the answer."""
+REDIS: Final = Host("redis")
 PARTS: Final = ("_strings", "_hashes", "_scores", "_sets", "_streams", "_expires")
+
+
+class Path(StrEnum):
+    """What a message travels on; each may break alone."""
+
+    LOCAL = "local"
+    REPORTS = "reports"
+    BEACONS = "beacons"
+    BYTES = "bytes"
+    REDIS = "redis"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What does not get through: on one path or all, from some hosts or all, to some hosts or all."""
+
+    path: Path | None = None
+    senders: frozenset[Host] | None = None
+    receivers: frozenset[Host] | None = None
+
+    def stops(self, path: Path, sender: Host, receiver: Host) -> bool:
+        """Tell whether it stops a message."""
+        return (
+            self.path in {None, path}
+            and (self.senders is None or sender in self.senders)
+            and (self.receivers is None or receiver in self.receivers)
+        )
 
 
 class Network:
@@ -25,26 +55,30 @@ class Network:
     Attributes:
         loss, repeats, late: chance of each, for one message.
         garbled: chance that a Leaves message has a flipped bit.
-        cut_off: hosts that nobody on another host reaches.
+        cuts: what is broken now.
     """
 
     def __init__(self, world: "World") -> None:
         self.world = world
         self.loss = self.repeats = self.late = self.garbled = 0.0
-        self.cut_off: set[Host] = set()
+        self.cuts: list[Cut] = []
 
     def calm(self) -> None:
         """Nothing is lost any more."""
         self.loss = self.repeats = self.late = self.garbled = 0.0
-        self.cut_off.clear()
+        self.cuts.clear()
 
-    def send(self, sender: Process, receiver: Process | None, deliver: Callable[[], None]) -> None:
+    def reaches(self, path: Path, sender: Host, receiver: Host) -> bool:
+        """Tell whether a path between two hosts is whole; what stays on one host always gets through."""
+        return sender == receiver or not any(cut.stops(path, sender, receiver) for cut in self.cuts)
+
+    def send(self, path: Path, sender: Process, receiver: Process | None, deliver: Callable[[], None]) -> None:
         """Carry a message to this life of the receiver, perhaps."""
         chance = self.world.chance
         if receiver is None or not receiver.running:
             return
-        far = sender.host != receiver.host
-        if far and (sender.host in self.cut_off or receiver.host in self.cut_off):
+        if self.cuts and not self.reaches(path, sender.host, receiver.host):
+            self.world.hits[f"path cut: {path}"] += 1
             return
         if chance.random() < self.loss:
             self.world.hits["message lost"] += 1
@@ -82,7 +116,7 @@ class Redis:
 
         def arrive() -> None:
             slow = chance.uniform(0.2, 1.5)
-            if self.down or process.host in self.world.network.cut_off:
+            if self.down or not self.world.network.reaches(Path.REDIS, process.host, REDIS):
                 process.soon(slow, lambda: failed("Redis is away"))
                 return
             doubt = chance.random() < self.doubt
@@ -90,6 +124,7 @@ class Redis:
                 process.soon(slow, lambda: failed("no answer"))
                 return
             answer = call()
+            doubt = doubt or not self.world.network.reaches(Path.REDIS, REDIS, process.host)
             if doubt:
                 self.world.hits["answer of Redis lost"] += 1
                 process.soon(slow, lambda: failed("no answer"))

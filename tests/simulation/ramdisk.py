@@ -1,12 +1,13 @@
 """A model of a node's ramdisk: what survives its processes, and what `Ramdisk` and the services' disks promise."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
 
 from checkpoint_replicator.errors import CorruptError, ProtocolError
+from checkpoint_replicator.generations import RESERVE
 from checkpoint_replicator.ids import Address, Job, Step
 from checkpoint_replicator.messages import Held, Room, Run
 from checkpoint_replicator.save import Save, ShardKey, Tag
@@ -61,7 +62,7 @@ class Ramdisk:
     readers: set[Address] = field(default_factory=set)
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = field(default_factory=dict)
-    given: dict[tuple[Save, ShardKey], Address] = field(default_factory=dict)
+    given: dict[tuple[Job, Save, ShardKey], Address] = field(default_factory=dict)
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
     inodes: int = 0
@@ -126,7 +127,7 @@ class Ramdisk:
             known = self.sidecars.get(tag)
             own = own or (known is not None and known.own)
             self.sidecars[tag] = Held(tag=tag, own=own, committed=known is not None and known.committed)
-            self.given[tag.save, tag.key] = tag.address
+            self.given[tag.job, tag.save, tag.key] = tag.address
         return ""
 
     def unname(self, tag: Tag) -> bool:
@@ -176,6 +177,9 @@ class Ramdisk:
             case do.DropSaves(tags):
                 busy = tuple(tag for tag in tags if not self.unname(tag))
                 return did.SavesDropped(tuple(tag for tag in tags if tag not in busy), busy)
+            case do.DropForeign(tags):
+                busy = tuple(tag for tag in tags if not self.unname(tag))
+                return did.ForeignDropped(tuple(tag for tag in tags if tag not in busy), busy)
             case do.VerifyShard(address, stamp):
                 if address not in self.shards:
                     return did.ShardVerified(address, stamp, "is not here")
@@ -262,16 +266,25 @@ class Ramdisk:
             if tree.address != address:
                 return _spoiled(effect.source, "is another tree")
             reserve = effect.reserve.size if effect.reserve is not None else 0
+            if effect.reserve is not None and effect.reserve.alike:
+                reserve = int(RESERVE * tree.size)
             if self.free < tree.size + reserve:
                 for idle in [idle for idle in self.partials if idle not in self.readers]:
                     del self.partials[idle]
             if self.free < tree.size + reserve:
-                return receiving.RoomMissing(f"{tree.size} bytes do not fit beside {reserve}")
+                lacking = tree.size + reserve - self.free
+                return receiving.RoomMissing(f"{tree.size} bytes do not fit beside {reserve}", lacking)
             self.partials[address] = Partial(tree)
         partial = self.partials[address]
         self.readers.add(address)
         marks = LeafSet(bytes(number in partial.leaves for number in range(partial.tree.leaves)))
         return receiving.PartialOpened(sizes_of(partial.tree), marks)
+
+    def trim(self, reserve: int, busy: Collection[Address]) -> None:
+        """Remove partials that nobody fills while less than the reserve is free."""
+        for idle in [idle for idle in self.partials if idle not in self.readers and idle not in busy]:
+            if self.free < reserve:
+                del self.partials[idle]
 
     def store(self, effect: to_do.StoreLeaves) -> receiving.ReceiverEvent:
         """Verify leaves and write the good ones."""

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.save import Save, ShardKey
+from checkpoint_replicator.shape import Shape
 from simulation.content import Content, make
+from simulation.laws import Laws
 
 if TYPE_CHECKING:
     from simulation.node import Node
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["Stage", "Trainer", "Training"]
 
 NEVER: Final = Epoch(0)
+FOREVER: Final = float("inf")
+LATE: Final = 0.3
+"""Chance that the trainers of a job do not all die at one moment."""
 POLL: Final = 0.7
 """Seconds between two looks of a trainer at its directory."""
 
@@ -41,6 +46,10 @@ class Trainer:
     why: str = ""
     step: int | None = None
     epoch: Epoch = NEVER
+    until: float = FOREVER
+    """When it dies although nobody told it yet: its fellows are dead, and it goes on for a moment."""
+    machine: int = 0
+    """How often its host was replaced before."""
     taken: dict[int, tuple[int, Content | None]] = field(default_factory=dict)
 
     @property
@@ -51,7 +60,7 @@ class Trainer:
         self.stage, self.since, self.why = stage, self.world.now, why
         if stage is Stage.DEAD:
             self.training.reasons.append(why)
-        self.world.log(f"trainer {self.rank}", f"{stage.name} {why}")
+        self.world.log(f"{self.training.job} {self.rank}", f"{stage.name} {why}")
 
     def poll(self) -> None:
         """Look at the directory and do what comes next."""
@@ -68,7 +77,7 @@ class Trainer:
                     self.poll()
             case Stage.WAITING:
                 if "replicator.failed" in disk.files:
-                    world.laws.failed(self, disk.files["replicator.failed"])
+                    self.training.laws.failed(self, disk.files["replicator.failed"])
                     self.enter(Stage.DEAD, disk.files["replicator.failed"])
                     return
                 self._take_markers()
@@ -95,12 +104,14 @@ class Trainer:
         ((step, nothing),) = steps
         self.epoch = record.epoch
         self.step = None if nothing else step
-        self.world.laws.loaded(self)
+        self.training.laws.loaded(self)
         self.enter(Stage.RUNNING, f"from {self.step} in epoch {self.epoch}")
 
     def save(self, step: int) -> None:
         """Finish a save of a step, every worker its shard."""
         training, world = self.training, self.world
+        if self.node.replaced != self.machine:
+            return
         if "superseded" in self.node.disk.files.get("replicator.errors", ""):
             self.enter(Stage.DEAD, "people read that it is superseded")
             return
@@ -111,50 +122,73 @@ class Trainer:
                 world.hits["save had no room"] += 1
                 self.enter(Stage.DEAD, "the ramdisk is full")
                 return
-            name = str(step) if training.directories else f"{world.job}-s{step}-n{self.rank}-w{worker}.save"
+            name = str(step) if training.directories else f"{training.job}-s{step}-n{self.rank}-w{worker}.save"
             if name in self.node.disk.public:
                 return  # the watcher is down and an older save of this name is still there
             save = Save(self.epoch, Step(step))
-            world.laws.saved(save, key, content)
+            training.laws.saved(save, key, content)
             self.node.disk.save(name, step, content, training.job_of_name, key)
         self.node.watching.look()
 
 
 class Training:
-    """The whole job; it runs only while every rank does."""
+    """One job; it runs only while every rank does.
 
-    def __init__(self, world: "World", nodes: int, workers: int, peers: int, *, directories: bool) -> None:
+    Attributes:
+        shape: of the next start.
+        homes: where each rank is started.
+        laws: what is true of it, and what must be.
+        reasons: why trainers ended, in order.
+    """
+
+    def __init__(self, world: "World", job: Job, shape: Shape, peers: int) -> None:
         self.world = world
-        self.nodes = nodes
-        self.workers = workers
+        self.job = job
+        self.shape = shape
         self.peers = peers
-        self.directories = directories
+        self.laws = Laws(world, self)
         self.trainers: dict[Rank, Trainer] = {}
         self.homes: dict[Rank, Node] = {}
         self.restarts = 0
         self.backup_steps: int | None = None
         self.saving = True
+        self.next_step = 0
+        self.reasons: list[str] = []
         self._last: dict[ShardKey, Content] = {}
         self._stepping = 0
         self._begun = False
-        self.next_step = 0
-        self.reasons: list[str] = []
-        """Why trainers ended, in order."""
+        self._shapes: list[Shape] = []
+        """Of earlier starts."""
+
+    @property
+    def nodes(self) -> int:
+        return self.shape.nodes
+
+    @property
+    def workers(self) -> int:
+        return self.shape.workers
+
+    @property
+    def directories(self) -> bool:
+        """Whether a save is a directory, and not a file."""
+        return self.shape.framework != "pytorch"
 
     @property
     def job_of_name(self) -> Job | None:
-        return None if self.directories else self.world.job
+        return None if self.directories else self.job
 
     def yaml(self, rank: Rank) -> bytes:
         """What a trainer writes."""
         keys: dict[str, object] = {
-            "job-name": self.world.job,
-            "framework": "pytorch.distributed" if self.directories else "pytorch",
+            "job-name": self.job,
+            "framework": self.shape.framework,
             "node-rank": rank,
             "nodes": self.nodes,
             "workers-per-node": self.workers,
             "peers-per-node": self.peers,
         }
+        if self.shape.d > 1:
+            keys["assume-data-parallelism"] = self.shape.d
         if self.backup_steps is not None:
             keys["backup-interval-steps"] = self.backup_steps
         return "".join(f"{key}: {value}\n" for key, value in keys.items()).encode()
@@ -173,24 +207,51 @@ class Training:
     # ---- the controller
 
     def restart(self, why: str) -> None:
-        """End all trainers and start new ones."""
+        """End all trainers and start new ones, seconds apart; each ends before the next of its rank begins."""
+        world, chance = self.world, self.world.chance
         self.restarts += 1
         self._stepping += 1
-        self.world.log("job", f"restarted: {why}")
+        world.log(self.job, f"restarted: {why}")
+        before = next((one for one in self._shapes if f"is of {one}, the job is of {self.shape}" in why), None)
+        if before is not None:
+            world.hits["shape that does not fit told"] += 1
+            self.reshape(before)
+        late = chance.random() < LATE
+        spread = chance.choice((2.5, 2.5, 6.0, 15.0))
         for trainer in self.trainers.values():
-            trainer.stage = Stage.DEAD
+            if late and trainer.stage is Stage.RUNNING:
+                trainer.until = world.now + chance.uniform(0.0, 2.0)
+            else:
+                trainer.stage = Stage.DEAD
+        old, self.trainers = self.trainers, {}
         for rank in map(Rank, range(self.nodes)):
-            self.start(rank, self.world.chance.uniform(0.2, 2.5))
+            ended = max(0.0, old[rank].until - world.now) if rank in old and old[rank].until < FOREVER else 0.0
+            self.start(rank, ended + chance.uniform(0.2, spread))
+
+    def reshape(self, shape: Shape) -> bool:
+        """Begin with another shape from the next start on; False: there are too few hosts."""
+        homes = {rank: node for rank, node in self.homes.items() if rank < shape.nodes}
+        taken = {node for training in self.world.trainings.values() for node in training.homes.values()}
+        free = [node for node in self.world.hosts.values() if node not in taken]
+        for rank in map(Rank, range(shape.nodes)):
+            if rank not in homes:
+                if not free:
+                    return False
+                homes[rank] = free.pop(0)
+        self._shapes.append(self.shape)
+        self.shape, self.homes = shape, homes
+        self.world.log(self.job, f"is of {shape} now")
+        return True
 
     def start(self, rank: Rank, delay: float) -> None:
         """Start one trainer."""
         self._begun = False
-        trainer = Trainer(self, rank, self.homes[rank])
+        trainer = Trainer(self, rank, self.homes[rank], machine=self.homes[rank].replaced)
         self.trainers[rank] = trainer
         trainer.enter(Stage.BEGINNING)
 
         def poll() -> None:
-            if self.trainers[rank] is trainer and trainer.stage is not Stage.DEAD:
+            if self.trainers.get(rank) is trainer and trainer.stage is not Stage.DEAD:
                 trainer.poll()
                 if trainer.stage is not Stage.RUNNING:
                     self.world.timeline.after(POLL, poll)
@@ -244,9 +305,10 @@ class Training:
         for trainer in list(self.trainers.values()):
 
             def save(one: Trainer = trainer) -> None:
-                if one.stage is Stage.RUNNING and turn == self._stepping:
+                if one.stage is Stage.RUNNING and (turn == self._stepping or self.world.now < one.until < FOREVER):
                     one.save(step)
-                    self._stop_if_dead(one)
+                    if self.trainers.get(one.rank) is one:
+                        self._stop_if_dead(one)
 
             self.world.timeline.after(self.world.chance.uniform(0.0, 1.0), save)
         self._later(turn)

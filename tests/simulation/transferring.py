@@ -12,6 +12,7 @@ from checkpoint_transfer.machine import Limits, TransferMachine
 from checkpoint_transfer.patience import patience_of
 from checkpoint_transfer.source import source_of
 from simulation.content import spoil
+from simulation.network import Path
 from simulation.process import Engine, Process
 from simulation.ramdisk import sizes_of
 
@@ -70,9 +71,13 @@ class Transferring(Process):
             case do.Tell(peer, job, message):
                 self._send(peer, job, message)
             case do.TellUploader(job, message):
-                self.world.network.send(self, node.uploading, partial(node.uploading.want, self.me, job, message))
+                self.world.network.send(
+                    Path.LOCAL, self, node.uploading, partial(node.uploading.want, self.me, job, message)
+                )
             case do.Report(report):
-                self.world.network.send(self, node.watching, partial(node.watching.hear_transfer, self.me, report))
+                self.world.network.send(
+                    Path.LOCAL, self, node.watching, partial(node.watching.hear_transfer, self.me, report)
+                )
             case do.SendOffer():
                 self._later(0.01, lambda: self._offer(effect))
             case do.ServeLeaves():
@@ -89,6 +94,8 @@ class Transferring(Process):
                 self._later(0.02, lambda: self._moved(effect.address, number, disk.store(effect)))
             case do.NameShard(address, number):
                 self._later(0.02, lambda: self._name(effect, number))
+            case do.TrimPartials(reserve, busy):
+                disk.trim(reserve, busy)
             case do.ForgetPeer():
                 pass
 
@@ -103,12 +110,12 @@ class Transferring(Process):
         fresh = effect.address not in disk.partials
         answer = disk.open_partial(effect)
         if fresh and effect.reserve is not None and effect.address in disk.partials:
-            self.world.laws.copy_admitted(self)
+            self.world.court.copy_admitted(self)
         return answer
 
     def _name(self, effect: do.NameShard, number: int) -> None:
         answer = self.node.disk.name_received(effect)
-        self.world.laws.copy_named(self, effect, answer)
+        self.world.court.copy_named(self, effect, answer)
         self._moved(effect.address, number, answer)
 
     def _offer(self, effect: do.SendOffer) -> None:
@@ -150,4 +157,4 @@ class Transferring(Process):
             world.hits["leaf garbled on the way"] += 1
             body = (spoil(world.chance, body[0]), *body[1:])
         receiver = node.transferring
-        world.network.send(self, receiver, partial(receiver.hear, self.me, job, message, body))  # type: ignore[arg-type]
+        world.network.send(Path.BYTES, self, receiver, partial(receiver.hear, self.me, job, message, body))  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from checkpoint_uploader.machine import (
 )
 from checkpoint_uploader.progress import Progress
 from checkpoint_uploader.source import BackupShard, open_backup_shard
+from simulation.network import Path
 from simulation.process import Engine, KilledError, Process
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class Uploading(Process):
                 self._cancelled.add((job, ident))
             case Report(job, report):
                 watching = self.node.watching
-                self.world.network.send(self, watching, partial(watching.hear_uploader, self.me, job, report))
+                self.world.network.send(
+                    Path.LOCAL, self, watching, partial(watching.hear_uploader, self.me, job, report)
+                )
             case Quit():
                 raise KilledError
 
@@ -146,4 +149,4 @@ class Uploading(Process):
         transferring = self.node.transferring
         if to.incarnation == transferring.incarnation:
             hear = partial(transferring.hear, self.me, job, message, body)  # type: ignore[arg-type]
-            self.world.network.send(self, transferring, hear)
+            self.world.network.send(Path.LOCAL, self, transferring, hear)

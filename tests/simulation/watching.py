@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from checkpoint_replicator.ids import Job, StoreId
+from checkpoint_replicator.ids import NO_JOB, Job, StoreId
 from checkpoint_replicator.messages import (
     Beacon,
     NodeReport,
@@ -17,9 +17,11 @@ from checkpoint_replicator.records import HostRecord, Lease
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.machine import WatcherMachine
+from simulation.network import Path
 from simulation.process import Engine, Process
 
 if TYPE_CHECKING:
+    from simulation.coordinating import Coordinating
     from simulation.node import Node
     from simulation.world import World
 
@@ -33,7 +35,7 @@ class Watching(Process):
         super().__init__(world, f"{node.host}.watcher", node.host, node.skew)
         self.node = node
         self.machine: WatcherMachine
-        self._lease: Lease | None = None
+        self._leases: dict[Job, Lease] = {}
 
     @property
     def me(self) -> Party:
@@ -41,7 +43,7 @@ class Watching(Process):
 
     def boot(self) -> None:
         world = self.world
-        self._lease = None
+        self._leases.clear()
         self._lane_free = 0.0
         self._registering = False
         self._registration: do.Register | None = None
@@ -54,9 +56,10 @@ class Watching(Process):
         self._engine.take(self.node.disk.begin())
         self._scan_again()
 
-    def follows(self, coordinator: Process) -> bool:
+    def follows(self, coordinator: "Coordinating") -> bool:
         """Whether it hears this coordinator's beacons."""
-        return self.running and self._lease is not None and self._lease.incarnation == coordinator.incarnation
+        lease = self._leases.get(coordinator.job)
+        return self.running and lease is not None and lease.incarnation == coordinator.incarnation
 
     # ---- in
 
@@ -74,8 +77,8 @@ class Watching(Process):
         self.look()
         self.soon(self.world.times.scan, self._scan_again)
 
-    def hear_beacon(self, sender: Party, beacon: Beacon) -> None:
-        self._engine.take(did.BeaconHeard(self.world.job, sender.incarnation, beacon))
+    def hear_beacon(self, sender: Party, job: Job, beacon: Beacon) -> None:
+        self._engine.take(did.BeaconHeard(job, sender.incarnation, beacon))
 
     def hear_transfer(self, sender: Party, report: TransferReport) -> None:
         self._engine.take(did.TransferReported(sender.incarnation, report))
@@ -90,16 +93,19 @@ class Watching(Process):
         match effect:
             case do.Announce(event, fields):
                 world.noted(self, event, fields)
-            case do.SendReport(_, report):
-                self._report(report)
+            case do.SendReport(job, report):
+                self._report(job, report)
             case do.SendTransfer(orders):
+                job = self.machine.node.job or NO_JOB
                 world.network.send(
-                    self, node.transferring, partial(node.transferring.take_orders, self.me, world.job, orders)
+                    Path.LOCAL, self, node.transferring, partial(node.transferring.take_orders, self.me, job, orders)
                 )
             case do.SendUploader(job, orders):
-                world.network.send(self, node.uploading, partial(node.uploading.take_orders, self.me, job, orders))
-            case do.Follow(_, lease):
-                self._lease = lease
+                world.network.send(
+                    Path.LOCAL, self, node.uploading, partial(node.uploading.take_orders, self.me, job, orders)
+                )
+            case do.Follow(job, lease):
+                self._leases[job] = lease
             case do.ReadView(job, rank):
 
                 def view() -> Callable[[], None]:
@@ -114,7 +120,7 @@ class Watching(Process):
                 self.soon(world.chance.uniform(0.005, 0.3), lambda: self._do(effect))
             case _:
                 if isinstance(effect, do.DropSaves | do.PublishMarkers | do.Quarantine):
-                    world.laws.intended(self, effect)
+                    world.court.intended(self, effect)
                 self._in_turn(effect)
 
     def _in_turn(self, effect: do.Effect) -> None:
@@ -124,19 +130,20 @@ class Watching(Process):
 
     def _do(self, effect: do.Effect) -> None:
         disk = self.node.disk
-        self.world.laws.doing(self, effect)
+        self.world.court.doing(self, effect)
         answer = disk.watch(effect)
-        self.world.laws.done(self, effect, answer)
+        self.world.court.done(self, effect, answer)
         if answer is not None:
             self._engine.take(answer)
 
-    def _report(self, report: NodeReport) -> None:
-        self.world.laws.reported(self, report)
-        if self._lease is None:
+    def _report(self, job: Job, report: NodeReport) -> None:
+        self.world.court.reported(self, report)
+        lease = self._leases.get(job)
+        if lease is None:
             return
-        coordinator = self.world.coordinator(self._lease.incarnation)
+        coordinator = self.world.coordinator(lease.incarnation)
         if coordinator is not None:
-            self.world.network.send(self, coordinator, partial(coordinator.hear, self.me, report))
+            self.world.network.send(Path.REPORTS, self, coordinator, partial(coordinator.hear, self.me, report))
 
     def _register(self) -> None:
         if self._registering or self._registration is None:

@@ -5,10 +5,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank
+from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 from simulation.bucket import Bucket
 from simulation.coordinating import Coordinating
-from simulation.laws import Laws
+from simulation.court import Court
 from simulation.network import Network, Redis
 from simulation.node import Node
 from simulation.process import Process
@@ -58,7 +59,6 @@ class World:
         self.chance = Random(seed)
         self.timeline = Timeline()
         self.times = TIMES
-        self.job = Job("run")
         self.hits: Counter[str] = Counter()
         self.events = 0
         self._tell = tell
@@ -69,30 +69,42 @@ class World:
         self.network = Network(self)
         self.redis = Redis(self)
         self.bucket = Bucket(self, "memory://bucket")
-        self.laws = Laws(self)
-        nodes = chance.choice((2, 2, 3, 3, 4, 5))
+        self.court = Court(self)
+        self.tight = chance.random() < 0.15
+        self.trainings: dict[Job, Training] = {}
+        self.hosts: dict[Host, Node] = {}
+        self._found(Job("run"), chance.choices((2, 3, 4, 5, 6, 8), (30, 30, 20, 8, 8, 4))[0])
+        if chance.random() < 0.15:
+            self._found(Job("try"), chance.choice((1, 2, 2, 3)))
+        for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+            self._add(max(node.size for node in self.hosts.values()))
+        self.coordinators = [
+            Coordinating(self, f"c{number}", job, chance.uniform(0, 1000))
+            for number in range(2)
+            for job in self.trainings
+        ]
+
+    def _found(self, job: Job, nodes: int) -> None:
+        """Make up a job and the hosts that it begins on."""
+        chance = self.chance
         workers = chance.choice((1, 1, 2))
         directories = workers == 1 and chance.random() < 0.5
+        d = 2 if nodes % 2 == 0 and chance.random() < 0.25 else 1
         peers = chance.choice((1, 1, 1, 2)) if nodes > 2 else 1
-        self.training = Training(self, nodes, workers, peers, directories=directories)
+        shape = Shape(nodes, workers, d, "pytorch.distributed" if directories else "pytorch")
+        training = self.trainings[job] = Training(self, job, shape, peers)
         if self.root is not None and chance.random() < 0.8:
-            self.training.backup_steps = chance.choice((1, 2, 4))
+            training.backup_steps = chance.choice((1, 2, 4))
         shard = 32 if directories else 8
-        self.tight = chance.random() < 0.15
         size = shard * workers * (2 * (2 + peers) if self.tight else chance.choice((1, 4)) * (3 * (3 + peers) + 3))
-        spares = 1 if chance.random() < 0.3 else 0
-        self.hosts: dict[Host, Node] = {}
-        for number in range(nodes + spares):
-            host = Host(f"h{number}")
-            self.hosts[host] = Node(self, host, size, chance.uniform(0, 1000))
-        for rank, node in zip(range(nodes), self.hosts.values(), strict=False):
-            self.training.homes[Rank(rank)] = node
-        self.coordinators = [Coordinating(self, f"c{number}", chance.uniform(0, 1000)) for number in range(2)]
-        self.log(
-            "seed",
-            seed,
-            f"{nodes} nodes x {workers} workers, {peers} peers, {size} bytes, backup {self.root}, {spares} spare",
-        )
+        for rank in map(Rank, range(nodes)):
+            training.homes[rank] = self._add(size)
+        self.log("seed", self.seed, job, f"{shape}, {peers} peers, {size} bytes a host, backup {self.root}")
+
+    def _add(self, size: int) -> Node:
+        host = Host(f"h{len(self.hosts)}")
+        self.hosts[host] = Node(self, host, size, self.chance.uniform(0, 1000))
+        return self.hosts[host]
 
     # ---- what all use
 
@@ -121,7 +133,7 @@ class World:
     def happened(self, process: Process, event: object) -> None:
         """An event is handed to a machine."""
         self.events += 1
-        self.laws.touched = process
+        self.court.touched = process
         if self._tell is not None:
             self._tell(f"{self.now:9.3f} {process.name:14} < {event!r:.3000}")
 
@@ -142,13 +154,14 @@ class World:
         """Start all processes and the job."""
         for process in self.processes:
             self.timeline.after(self.chance.uniform(0, 1.0), process.start)
-        self.training.restart("first start")
+        for training in self.trainings.values():
+            training.restart("first start")
 
     def run(self, until: float, over: "Callable[[], bool] | None" = None) -> bool:
         """Go on, checking the laws after every event; True as soon as `over` holds."""
         while self.timeline.next <= until:
             self.timeline.step()
-            self.laws.check()
+            self.court.check()
             if over is not None and over():
                 return True
         self.timeline.now = until
@@ -156,15 +169,16 @@ class World:
 
     def explain(self) -> str:
         """Say how all stands."""
-        trainers = [
-            f"rank {rank} on {trainer.node.host}: {trainer.stage.name} {trainer.why}"
-            for rank, trainer in self.training.trainers.items()
-        ]
-        disks = []
+        told: list[str] = []
+        for job, training in self.trainings.items():
+            told += [
+                f"{job} {rank} on {trainer.node.host}: {trainer.stage.name} {trainer.why}"
+                for rank, trainer in training.trainers.items()
+            ]
+            epoch = training.laws.epoch
+            told.append(f"{job} epoch {epoch.number} {epoch.state} {epoch.reason}" if epoch is not None else "no epoch")
         for host, node in self.hosts.items():
-            held = Counter(f"{tag.save}{'' if one.own else '*'}" for tag, one in node.disk.sidecars.items())
-            names = " ".join(f"{name}x{count}" for name, count in sorted(held.items()))
-            disks.append(f"{host}: {node.disk.free} of {node.disk.size} bytes free, holds {names or 'nothing'}")
-        epoch = self.laws.epoch
-        told = f"epoch {epoch.number} {epoch.state} {epoch.reason}" if epoch is not None else "no epoch"
-        return "; ".join((*trainers, *disks, told))
+            held = Counter(f"{tag.job} {tag.save}{'' if one.own else '*'}" for tag, one in node.disk.sidecars.items())
+            names = ", ".join(f"{name} x{count}" for name, count in sorted(held.items()))
+            told.append(f"{host}: {node.disk.free} of {node.disk.size} bytes free, holds {names or 'nothing'}")
+        return "; ".join(told)

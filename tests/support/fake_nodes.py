@@ -69,6 +69,10 @@ class FakeNode:
         self.room: Room | None = None
         self.stalled = False
         """While it is, a restore makes no progress."""
+        self.moving = 0
+        """Bytes that a stalled restore goes on by with each look at Redis."""
+        self.needed = 10
+        """Bytes of a restore."""
         self.store = StoreId("")
         self._lives = 0
         self._version = 0
@@ -235,7 +239,12 @@ class FakeNode:
                 verified.append(shard.key)
             else:
                 failed.append(Fault(kind="corrupt", reason=self.fetch_fault or "every source was tried", key=shard.key))
-        self._progress = RestoreProgress(stamp=stamp, verified=tuple(verified), failed=tuple(failed), size=10)
+        have = 0 if self.stalled or failed else self.needed
+        if self.stalled and self._progress is not None and self._progress.stamp == stamp:
+            have = self._progress.have + self.moving
+        self._progress = RestoreProgress(
+            stamp=stamp, verified=tuple(verified), failed=tuple(failed), have=have, size=self.needed
+        )
 
     def _obey_keep(self, listed: KeepList) -> None:
         upto, keep, drop = listed.upto, listed.keep, listed.drop

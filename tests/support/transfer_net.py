@@ -103,12 +103,21 @@ class PaperNode:
         self.offers: tuple[OfferOrder, ...] = ()
         self.fetches: tuple[FetchOrder, ...] = ()
         self.reserve = 0
+        self.trainer = False
+        self.trimmed: list[do.TrimPartials] = []
+        self.opened: list[do.OpenPartial] = []
         self._version = 0
 
     def order(self) -> None:
         """Let the watcher say what it wants."""
         self._version += 1
-        orders = TransferOrders(version=self._version, offers=self.offers, fetches=self.fetches, reserve=self.reserve)
+        orders = TransferOrders(
+            version=self._version,
+            offers=self.offers,
+            fetches=self.fetches,
+            reserve=self.reserve,
+            trainer=self.trainer,
+        )
         self.take(do.MessageCame(self.watcher, JOB, orders))
         self.settle()
 
@@ -156,6 +165,7 @@ class PaperNode:
                 bad = [leaf for leaf, found in enumerate(leaves) if found != token(address, leaf)]
                 self.answers.append(do.ShardChecked(address, f"{len(bad)} leaves differ" if bad else ""))
             case do.OpenPartial(address, number):
+                self.opened.append(effect)
                 self.answers.append(do.FetchMoved(address, number, self.open_partial(effect)))
             case do.StoreLeaves(address, number):
                 self.answers.append(do.FetchMoved(address, number, self.store(effect)))
@@ -163,6 +173,8 @@ class PaperNode:
                 self.answers.append(do.FetchMoved(address, number, self.name(effect)))
             case do.ForgetPeer():
                 pass
+            case do.TrimPartials():
+                self.trimmed.append(effect)
             case do.Report(report):
                 self.report = report
 
@@ -183,7 +195,8 @@ class PaperNode:
                 return receiving.TreeSpoiled(effect.source, "is no tree")
             size = int(bytes(effect.tree[0])) * MIB
             if size + (effect.reserve.size if effect.reserve else 0) > disk.room:
-                return receiving.RoomMissing(f"{size} bytes do not fit")
+                lacking = size + (effect.reserve.size if effect.reserve else 0) - disk.room
+                return receiving.RoomMissing(f"{size} bytes do not fit", lacking)
             disk.partials[address] = {}
             disk.leaves[address] = int(bytes(effect.tree[0]))
         leaves = disk.leaves[address]
@@ -241,6 +254,8 @@ class Net:
         self.patience = patience or Patience()
         self.posted: list[Posted] = []
         self.backup: dict[str, set[Address]] = {}
+        self.spoiled: set[tuple[Address, int]] = set()
+        """Leaves that every backup gives with a bit error."""
         self.disks = {name: PaperDisk() for name in names}
         self.nodes: dict[str, PaperNode] = {}
         for name in names:
@@ -268,7 +283,8 @@ class Net:
             self.posted.append(Posted(uploader, node.me, offer, (b"%d" % leaves,)))
         for leaf in leaves_in(want.runs):
             message = Leaves(address=want.address, runs=(Run(first=leaf, count=1),))
-            self.posted.append(Posted(uploader, node.me, message, (token(want.address, leaf),)))
+            found = BAD if (want.address, leaf) in self.spoiled else token(want.address, leaf)
+            self.posted.append(Posted(uploader, node.me, message, (found,)))
 
     def deliver(self, place: int = 0) -> None:
         """Deliver one message and let the disk settle; one for a process that is no more is dropped."""

@@ -298,6 +298,11 @@ class WatcherShell:
                 for tag in tags:
                     disk.held.pop(tag, None)
                 return did.SavesDropped(tags)
+            case do.DropForeign(tags):
+                for tag in tags:
+                    disk.held.pop(tag, None)
+                    disk.contents.pop(tag.address, None)
+                return did.ForeignDropped(tags)
             case do.VerifyShard(address, stamp):
                 good = address in disk.contents and disk.address(disk.contents[address]) == address
                 return did.ShardVerified(address, stamp, "" if good else "1 leaf differs")

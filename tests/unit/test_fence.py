@@ -23,7 +23,16 @@ def test_text_and_stamp_are_the_same_thing() -> None:
     assert parse_stamp(str(stamp)) == stamp
 
 
-@pytest.mark.parametrize("text", ["", "1", "1.2", "1.2.3.4", "a.b.c", "1..2"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1.2", "1.2.3.4", "a.b.c", "1..2", "-1.2.3", "1.2_0.3", " 1.2.3", "\u0661.2.3", f"1.2.{'9' * 5000}"],
+)
 def test_other_text_is_no_stamp(text: str) -> None:
-    with pytest.raises(ValueError, match=r"values to unpack|invalid literal"):
+    with pytest.raises(ValueError, match=r"^expected token\.epoch\.number, found"):
+        parse_stamp(text)
+
+
+@pytest.mark.parametrize("text", [f"{1 << 48}.0.0", f"0.{1 << 53}.0", f"0.0.{1 << 53}"])
+def test_a_stamp_above_which_no_fence_could_be_raised_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^Expected `int` <="):
         parse_stamp(text)

@@ -22,7 +22,7 @@ def test_a_leashed_program_runs_and_gives_its_exit_code() -> None:
     assert (done.returncode, done.stdout) == (7, b"['a b', 'c']\n")
 
 
-def test_kill_9_of_the_parent_ends_the_leashed_program() -> None:
+def test_fault_4_kill_9_of_the_parent_ends_the_leashed_program() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         first_lines = {parent.stdout.readline(), parent.stdout.readline()}

@@ -2,11 +2,13 @@ import http.client
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
-from checkpoint_replicator.metrics import Health, HealthServer, new_registry
+from checkpoint_replicator import metrics
+from checkpoint_replicator.metrics import MAX_CLIENTS, Health, HealthServer, new_registry
 from support.clock import ManualClock
 
 
@@ -72,8 +74,73 @@ def test_a_client_that_hangs_up_leaves_no_traceback(server: HealthServer, capsys
     with socket.create_connection((address.hostname, address.port), timeout=10) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
         client.sendall(b"GET")
-    assert get(server, "/")[0] == 404  # one thread serves: the other client was dealt with
+    assert get(server, "/")[0] == 404
     assert "Traceback" not in capsys.readouterr().err
+
+
+@contextmanager
+def silent_clients(server: HealthServer, count: int) -> Iterator[list[socket.socket]]:
+    address = urlsplit(server.url)
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+            for _ in range(count)
+        ]
+        for client in clients:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        yield clients
+
+
+@pytest.fixture
+def patient(health: Health, monkeypatch: pytest.MonkeyPatch) -> Iterator[HealthServer]:
+    """A server that cuts nobody while a test runs."""
+    monkeypatch.setattr(metrics, "CLIENT_TIMEOUT", 60.0)
+    server = HealthServer(new_registry("watcher", "node-1"), health, ("127.0.0.1", 0))
+    yield server
+    server.close()
+
+
+def test_clients_that_say_nothing_keep_no_probe_waiting(health: Health, patient: HealthServer) -> None:
+    with silent_clients(patient, MAX_CLIENTS - 1):
+        health.set_ready(None)
+        assert get(patient, "/readyz") == (200, "ok\n")
+
+
+def test_more_clients_than_that_are_turned_away_and_the_next_is_served(patient: HealthServer) -> None:
+    with silent_clients(patient, MAX_CLIENTS), pytest.raises(ConnectionError):
+        get(patient, "/healthz")
+    assert eventually_served(patient)
+
+
+def test_a_client_that_drips_is_cut(monkeypatch: pytest.MonkeyPatch, health: Health) -> None:
+    monkeypatch.setattr(metrics, "CLIENT_TIMEOUT", 0.2)
+    server = HealthServer(new_registry("a", "h"), health, ("127.0.0.1", 0))
+    with silent_clients(server, 1) as (client,):
+        client.settimeout(0.01)
+        drips = 0
+        while drip(client):
+            drips += 1
+    assert drips
+    server.close()
+
+
+def drip(client: socket.socket) -> bool:
+    """Send one byte; whether the server still listens."""
+    try:
+        client.sendall(b"x")
+        return bool(client.recv(1))
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def eventually_served(server: HealthServer) -> bool:
+    """Whether it answers as soon as the others' threads have ended."""
+    for _ in range(10_000):
+        with suppress(ConnectionError):
+            return get(server, "/healthz")[0] == 200
+    return False
 
 
 def test_two_registries_do_not_share_anything() -> None:

@@ -19,9 +19,17 @@ def test_text_and_save_are_the_same_thing() -> None:
     assert str(parse_save("3.20")) == "3.20"
 
 
-@pytest.mark.parametrize("text", ["", "3", "3.", "a.b", "1.2.3"])
+@pytest.mark.parametrize(
+    "text", ["", "3", "3.", "a.b", "1.2.3", "-1.2", "1_0.2", " 1.2", "\u0661.2", f"1.{'9' * 5000}"]
+)
 def test_other_text_is_no_save(text: str) -> None:
-    with pytest.raises(ValueError, match=r"unpack|invalid literal"):
+    with pytest.raises(ValueError, match=r"^expected epoch\.step, found"):
+        parse_save(text)
+
+
+@pytest.mark.parametrize("text", [f"1.{1 << 53}", f"{1 << 53}.1"])
+def test_numbers_that_redis_cannot_count_exactly_are_no_save(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^Expected `int` <= 9007199254740991"):
         parse_save(text)
 
 

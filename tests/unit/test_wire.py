@@ -1,12 +1,18 @@
+import os
+import tracemalloc
+
 import msgpack
 import pytest
 
 from checkpoint_replicator import wire
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.ids import Address
-from checkpoint_replicator.messages import Stored
+from checkpoint_replicator.ids import Address, Host, Incarnation
+from checkpoint_replicator.messages import NotYet, Stored, Want
+from checkpoint_replicator.records import Peer
 from checkpoint_replicator.wire import decode, encode
 from support.factories import envelope
+
+PEER = Peer(host=Host("a"), incarnation=Incarnation("1"), control="tcp://127.0.0.1:1", leaves=())
 
 
 def header(**changes: object) -> bytes:
@@ -77,3 +83,39 @@ def test_a_header_over_the_limit_is_neither_sent_nor_read(monkeypatch: pytest.Mo
 def test_too_many_body_frames_are_refused() -> None:
     with pytest.raises(ProtocolError, match="expected at most 4096 body frames, found 4097"):
         decode([*encode(envelope()), *[b""] * 4097])
+
+
+def test_a_text_that_is_no_utf8_is_spelled_out_and_not_a_reason_to_say_nothing() -> None:
+    said = envelope(NotYet(address=Address("a" * 64), reason=os.fsdecode(b"caf\xe9 is missing")))
+    found, _ = decode(encode(said))
+    assert isinstance(found.message, NotYet)
+    assert found.message.reason == "caf\\udce9 is missing"
+
+
+def test_a_number_that_fits_into_no_message_is_a_protocol_error_of_the_sender() -> None:
+    with pytest.raises(ProtocolError, match=r"Want: cannot be packed: "):
+        encode(envelope(Want(address=Address("a" * 64), answer_to=PEER, credit=1 << 70)))
+
+
+def test_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "BODY_LIMIT", 10)
+    with pytest.raises(ProtocolError, match="expected a body of at most 10 bytes, found 12"):
+        decode([*encode(envelope()), b"1234", b"5678", b"9012"])
+
+
+@pytest.mark.parametrize(
+    "atom", [b"\x80", b"\x90", b"\xa0", b"\xc0", b"\x00"], ids=["maps", "arrays", "texts", "nils", "zeros"]
+)
+@pytest.mark.parametrize("field", [b"\xa6colour", b"\xa8features", b"\xa7message"], ids=["unknown", "texts", "union"])
+def test_a_header_that_unfolds_costs_little_more_than_its_own_bytes(atom: bytes, field: bytes) -> None:
+    count = 1 << 20
+    bomb = b"\x81" + field + b"\xdd" + count.to_bytes(4) + atom * count
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="Leaves: "):
+            decode([b"ckpt/1 Leaves", bomb])
+        assert (
+            tracemalloc.get_traced_memory()[1] < 24 * count
+        )  # a list of them takes 8 bytes each; built, a map takes 64
+    finally:
+        tracemalloc.stop()

@@ -235,6 +235,8 @@ class Archive:
         self._unforce: Chore | None = None
         self._unforce_after = float("-inf")
         self._held = False
+        self._unverified_since: float | None = None
+        self._overdue = False
 
     @property
     def superseded(self) -> frozenset[str]:
@@ -306,6 +308,7 @@ class Archive:
     def advance(self, at: Situation) -> None:
         """Go on as far as answers and time allow."""
         self._held = at.hold
+        self._watch_age(at)
         self._advance_listing(at)
         if not at.hold:  # what was begun waits as it is
             self._advance_work(at)
@@ -328,6 +331,23 @@ class Archive:
         busy = self._list is not None or self._work is not None or self._sweep is not None
         busy = busy or self._list_wanted is not None or self._unforce is not None
         return now + 1.0 if busy else None
+
+    def _watch_age(self, at: Situation) -> None:
+        """Raise an alarm, once, when the last verified backup is twice as old as it may be."""
+        minutes = at.interval.minutes
+        if at.committed is None or at.unix is None or minutes is None or not at.uploaders:
+            return
+        if self.last is not None and self.last.save >= at.committed:
+            self._unverified_since, self._overdue = None, False
+            return
+        if self._unverified_since is None:
+            self._unverified_since = at.now
+        age = at.unix - self.last.verified_at if self.last is not None else at.now - self._unverified_since
+        if age >= 2 * minutes * 60 and not self._overdue:
+            self._overdue = True
+            found = f"verified {age / 60:.0f} minutes ago" if self.last is not None else "not verified yet"
+            reason = f"the last one was {found}, expected one each {minutes:g} minutes"
+            self._note("backup_overdue", save=str(at.committed), reason=reason)
 
     # ---- listing
 

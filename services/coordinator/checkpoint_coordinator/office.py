@@ -46,14 +46,16 @@ GIVE_BACK: Final = 1.0
 """Seconds that an ending process takes for giving its lease back."""
 ALARMS: Final = frozenset(
     {
-        "restart_loop",
-        "lease_lost",
-        "store_failed",
-        "report_refused",
         "backup_failed",
-        "index_lost",
-        "orders_dropped",
+        "backup_overdue",
         "forget_refused",
+        "index_lost",
+        "lease_lost",
+        "orders_dropped",
+        "report_refused",
+        "restart_loop",
+        "saves_failing",
+        "store_failed",
     }
 )
 

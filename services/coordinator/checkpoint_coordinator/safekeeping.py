@@ -27,6 +27,10 @@ __all__ = ["Safekeeping"]
 MOST_SAVES: Final = 64
 """So many saves are shown; older ones that nobody holds any more are forgotten."""
 FINAL: Final = frozenset({SaveState.COMMITTED, SaveState.ABANDONED})
+FAILED: Final = frozenset({SaveState.INCOMPLETE, SaveState.MUTATED, SaveState.SKIPPED, SaveState.ABANDONED})
+MOST_FAILED: Final = 3
+"""So many saves of an epoch that failed since the last commit are an alarm."""
+UNDECIDED: Final = frozenset({SaveState.SAVING, SaveState.REPLICATING, SaveState.INCOMPLETE})
 
 
 class Safekeeping:
@@ -36,6 +40,7 @@ class Safekeeping:
         self._desk = desk
         self._rendezvous = rendezvous
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+        self._failing = False
 
     def advance(self, now: float) -> None:
         """Judge every save, go on with backups, write keep list and orders."""
@@ -43,6 +48,7 @@ class Safekeeping:
         crew = desk.crew()
         if crew is not None:
             self._judge(crew, now)
+            self._watch_failures()
             self._watch_restored(crew, now)
         self._back_up(crew, now)
         self._freeze()
@@ -126,6 +132,23 @@ class Safekeeping:
             seen=record.seen if record is not None else wall,
         )
 
+    def _watch_failures(self) -> None:
+        """Raise an alarm, once, when saves fail one after another: training goes on, but nothing new is safe."""
+        epoch, newest = self._desk.state.epoch, self._own_committed()
+        failed = sorted(
+            save
+            for save, record in self._desk.state.saves.items()
+            if epoch is not None
+            and save.epoch == epoch.number
+            and record.state in FAILED
+            and (newest is None or save > newest)
+        )
+        if len(failed) >= MOST_FAILED and not self._failing:
+            last = self._desk.state.saves[failed[-1]]
+            what = f"{len(failed)} saves failed since {f'save {newest}' if newest is not None else 'the start'}"
+            self._desk.note("saves_failing", save=str(last.save), reason=f"{what}; {last.state}: {last.reason}")
+        self._failing = len(failed) >= MOST_FAILED
+
     def _faults(self, save: Save) -> list[tuple[Host, str, str]]:
         return [
             (host, fault.kind, fault.reason)
@@ -147,6 +170,21 @@ class Safekeeping:
             desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, round(desk.wall(now), 3))
             self._moved.pop(save, None)
             desk.note("save_abandoned", save=str(save), reason=reason)
+        self._give_up_past(now)
+
+    def _give_up_past(self, now: float) -> None:
+        """What an ended epoch left in flight never commits; if it is whole it can be restored all the same."""
+        desk, epoch, restored = self._desk, self._desk.state.epoch, self._desk.state.restore
+        if epoch is None:
+            return
+        for save, record in list(desk.state.saves.items()):
+            is_restored = restored is not None and restored.save == save
+            if save.epoch < epoch.number and record.state in UNDECIDED and not is_restored:
+                reason = f"epoch {epoch.number} began; {record.reason}".removesuffix("; ")
+                wall = round(desk.wall(now), 3)
+                desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, wall)
+                self._moved.pop(save, None)
+                desk.note("save_abandoned", save=str(save), reason=reason)
 
     def _flying(self, above: Save | None) -> set[Save]:
         epoch = self._desk.state.epoch

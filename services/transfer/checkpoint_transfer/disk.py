@@ -5,10 +5,11 @@ while somebody is served out of it, and the watcher cannot drop an open shard.
 """
 
 import threading
+import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from checkpoint_replicator import leaf
 from checkpoint_replicator.errors import (
@@ -20,10 +21,11 @@ from checkpoint_replicator.errors import (
     ReplicatorError,
     UnsupportedError,
 )
+from checkpoint_replicator.generations import RESERVE
 from checkpoint_replicator.hashing import verify_shard
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
-from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard
+from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard, inodes_for
 from checkpoint_replicator.tree import Tree
 from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
@@ -44,6 +46,9 @@ from checkpoint_transfer.receiving import (
 from checkpoint_transfer.source import Source
 
 __all__ = ["Disk", "sizes_of"]
+
+OLD: Final = 24 * 3600.0
+"""Seconds after which a partial that nobody fills goes in any case."""
 
 
 class Readable(Protocol):
@@ -101,7 +106,9 @@ class Disk:
                 partial = self._make(parsed, reserve)
         except ProtocolError as error:
             return PartialAbsent() if source is None else TreeSpoiled(source, str(error))
-        except (NoRoomError, OSError) as error:
+        except NoRoomError as error:
+            return RoomMissing(str(error), error.lacking)
+        except OSError as error:
             return RoomMissing(str(error))
         self._adopt(address, partial)
         return PartialOpened(sizes_of(partial.tree), _have(partial))
@@ -155,6 +162,8 @@ class Disk:
     def _make(self, tree: Tree, reserve: Reserve | None) -> Partial:
         """Open or make a partial; old partials of others that nobody fills go when there is no room."""
         size, inodes = (reserve.size, reserve.inodes) if reserve else (0, 0)
+        if reserve is not None and reserve.alike:
+            size, inodes = int(RESERVE * tree.size), int(RESERVE * inodes_for(len(tree.entries)))
         try:
             return self._ramdisk.partial(tree, reserve=size, reserve_inodes=inodes)
         except NoRoomError:
@@ -165,6 +174,22 @@ class Disk:
             for old in idle:
                 self._ramdisk.discard_partial(old)
             return self._ramdisk.partial(tree, reserve=size, reserve_inodes=inodes)
+
+    def trim(self, reserve: int, busy: Container[Address]) -> int:
+        """Remove partials that nobody fills or reads: those of the last day only while less than the reserve is free.
+
+        Returns how many went. The oldest go first.
+        """
+        with self._lock:
+            idle = [old for old in self._ramdisk.partials() if old not in self._open and old not in busy]
+        ages = sorted(((self._ramdisk.partial_age(old, time.time()), old) for old in idle), reverse=True)
+        trimmed = 0
+        for age, old in ages:
+            if age < OLD and self._ramdisk.room().free >= reserve:
+                break
+            self._ramdisk.discard_partial(old)
+            trimmed += 1
+        return trimmed
 
     # ---- serving
 

@@ -48,6 +48,7 @@ __all__ = [
     "TellUploader",
     "TransferEffect",
     "TransferEvent",
+    "TrimPartials",
     "Wire",
 ]
 
@@ -132,10 +133,14 @@ TransferEvent = (
 
 
 class Reserve(msgspec.Struct, frozen=True):
-    """What must stay free beside a peer's copy."""
+    """What must stay free beside a peer's copy.
+
+    `alike`: nothing is known yet of what the trainer saves here; its save is taken to be as large as the copy.
+    """
 
     size: int
     inodes: int
+    alike: bool = False
 
 
 class Naming(msgspec.Struct, frozen=True):
@@ -229,6 +234,16 @@ class NameShard(msgspec.Struct, frozen=True):
     namings: tuple[Naming, ...]
 
 
+class TrimPartials(msgspec.Struct, frozen=True):
+    """Remove partials that nobody fills: those of the last day stay while `reserve` bytes are free.
+
+    `busy`: those that somebody fills.
+    """
+
+    reserve: int
+    busy: frozenset[Address]
+
+
 class ForgetPeer(msgspec.Struct, frozen=True):
     """Close the leaf socket of a peer that acknowledges nothing."""
 
@@ -252,6 +267,7 @@ TransferEffect = (
     | OpenPartial
     | StoreLeaves
     | NameShard
+    | TrimPartials
     | ForgetPeer
     | Report
 )

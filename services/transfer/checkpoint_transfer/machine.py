@@ -33,6 +33,7 @@ from checkpoint_transfer.leaves import CHUNK_BYTES, LeafSet, Sizes
 from checkpoint_transfer.patience import Patience
 from checkpoint_transfer.receiver import Phase, Receiver
 from checkpoint_transfer.receiving import Frames
+from checkpoint_transfer.room import RoomKeeper
 from checkpoint_transfer.serving import Addressed, Serving
 from checkpoint_transfer.source import Source, source_of
 
@@ -52,6 +53,9 @@ class Limits(msgspec.Struct, frozen=True):
         tags: tags that one Offer may carry.
         report_gap: shortest time between two reports in seconds.
         report: longest time between two reports in seconds.
+        checked_gap: shortest time between two hashings of one shard that a peer complains of, in seconds.
+        trim_gap: time between two looks at partials that nobody fills, in seconds.
+        lack: for how many seconds a shard counts as lacking room after it was refused.
     """
 
     window: int = 32 << 20
@@ -64,6 +68,8 @@ class Limits(msgspec.Struct, frozen=True):
     report_gap: float = 0.1
     report: float = 1.0
     checked_gap: float = 60.0
+    trim_gap: float = 10.0
+    lack: float = 60.0
 
 
 class TransferMachine:
@@ -83,6 +89,7 @@ class TransferMachine:
         self._opening: set[Address] = set()
         self._faults: dict[Address, Fault] = {}
         self._checked: dict[Address, float] = {}
+        self._room = RoomKeeper(limits.lack, limits.trim_gap)
         self._jobs: dict[Address, Job] = {}
         self._orders = TransferOrders(version=-1)
         self._watcher = Incarnation("")
@@ -100,12 +107,12 @@ class TransferMachine:
         if now >= self._report_at():
             self._reported = now
             self._changed = False
-            effects.append(do.Report(self.report))
+            effects.append(do.Report(msgspec.structs.replace(self.report, lacking=self._room.lacking(now))))
         return effects
 
     def next_deadline(self) -> float:
         """When anything is overdue, or the next report is due."""
-        deadlines: list[float | None] = [self._report_at()]
+        deadlines: list[float | None] = [self._report_at(), self._room.due]
         deadlines += [self._offers.next_deadline(), self._serving.next_deadline()]
         deadlines += [fetch.receiver.next_deadline() for fetch in self._fetches.values()]
         return min(deadline for deadline in deadlines if deadline is not None)
@@ -160,6 +167,9 @@ class TransferMachine:
         for fetch in list(self._fetches.values()):
             yield from self._move(fetch, Ticked(), now)
         yield from self._offer(self._offers.handle(Ticked(), now), now)
+        if self._room.is_due(now):
+            reserve = self._orders.reserve if self._orders.trainer else 0
+            yield do.TrimPartials(reserve, frozenset(self._fetches))
         before = self._serving.addresses
         served, late = self._serving.tick(now)
         for address, addressed in served:
@@ -284,6 +294,10 @@ class TransferMachine:
             yield from self._perform(fetch, effect)
         phase = fetch.receiver.phase
         self._changed |= phase is not before
+        if isinstance(event, receiving.RoomMissing):
+            self._room.lacked(fetch.address, fetch.job, event.lacking, now)
+        elif isinstance(event, receiving.PartialOpened | receiving.ShardStood):
+            self._room.fits(fetch.address)
         if isinstance(event, receiving.PartialOpened) and phase in {Phase.LEAVES, Phase.NAMING}:
             yield from self._known(fetch.address, fetch.receiver.sizes, fetch.receiver.have, now)
         elif fetch.receiver.have.count != here:
@@ -342,7 +356,9 @@ class TransferMachine:
             case receiving.OpenPartial(source, tree):
                 reserve = None
                 if fetch.order is None:
-                    reserve = do.Reserve(self._orders.reserve, self._orders.reserve_inodes)
+                    orders = self._orders
+                    unknown = orders.trainer and not orders.reserve
+                    reserve = do.Reserve(orders.reserve, orders.reserve_inodes, alike=unknown)
                 yield do.OpenPartial(address, number, source, tree, reserve)
             case receiving.AskTree(source):
                 yield from self._ask(fetch, source, Want(address=address, answer_to=self._me, tree=True))

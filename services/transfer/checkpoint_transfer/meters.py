@@ -27,6 +27,12 @@ class Meters:
             ["source"],
             registry=registry,
         )
+        self.corrupt_copies = Counter(
+            "checkpoint_replicator_corrupt_copies_total",
+            "Copies elsewhere of which leaves came corrupt, by tier: peer or backup",
+            ["tier"],
+            registry=registry,
+        )
         self.corrupt_shards = Counter(
             "checkpoint_replicator_corrupt_shards_total",
             "Shards of this node whose bytes differ from their address",

@@ -115,7 +115,7 @@ class Receiver:
                 if self.phase in {Phase.LOOKING, Phase.OPENING}:
                     self.phase = Phase.NAMING
                     effects.append(NameShard())
-            case RoomMissing(reason):
+            case RoomMissing(reason, _):
                 if self.phase in {Phase.LOOKING, Phase.OPENING}:
                     self._fail(reason, now)
                     self.fault = "no_room"
@@ -277,7 +277,9 @@ class Receiver:
                 self.by_source[source.kind] = self.by_source.get(source.kind, 0) + self.sizes[leaf]
                 self.reason = ""
             self._marks[leaf] = HERE
-            self._spoiled.discard(leaf)
+            if leaf in self._spoiled:
+                self._spoiled.discard(leaf)
+                effects += self._convict(leaf, source)
             if supply is not None:
                 supply.heard(now)
         for leaf in bad:
@@ -288,6 +290,14 @@ class Receiver:
             if supply is not None and supply.spoil(leaf):
                 effects.append(Complain(source, f"leaf {leaf} came corrupt {supply.spoiled[leaf]} times"))
         return effects
+
+    def _convict(self, leaf: int, right: Source) -> list[ReceiverEffect]:
+        """Tell who gave a leaf corrupt that another gave it right: its copy still counts, so it must look at it."""
+        return [
+            Complain(source, f"leaf {leaf} came corrupt, and right from {right}")
+            for source, supply in self._supplies.items()
+            if source != right and leaf in supply.spoiled
+        ]
 
     def _go_on(self, touched: Source | None, now: float) -> list[ReceiverEffect]:
         match self.phase:

@@ -75,9 +75,10 @@ class ShardStood(msgspec.Struct, frozen=True):
 
 
 class RoomMissing(msgspec.Struct, frozen=True):
-    """There is no room for the shard."""
+    """There is no room for the shard; it lacks so many bytes, 0: nobody knows."""
 
     reason: str
+    lacking: int = 0
 
 
 class LeavesArrived(msgspec.Struct, frozen=True):

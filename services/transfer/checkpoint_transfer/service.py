@@ -101,6 +101,7 @@ class TransferService:
         self._lines: dict[str, tuple[Line, Source | None]] = {}
         self._turn = 0
         self._states: dict[Address, FetchState] = {}
+        self._spoiled: set[tuple[Address, Source]] = set()
         self._stores = ThreadPoolExecutor(config.hash_threads, thread_name_prefix="store")
         self._reads = ThreadPoolExecutor(config.read_threads, thread_name_prefix="read")
         self._names = ThreadPoolExecutor(2, thread_name_prefix="name")
@@ -210,6 +211,8 @@ class TransferService:
                 self._start(self._names, partial(self._disk.check, address), self._checked)
             case do.Close(address):
                 self._start(self._names, partial(self._disk.close, address), lambda _: None)
+            case do.TrimPartials(reserve, busy):
+                self._start(self._names, partial(self._disk.trim, reserve, busy), self._trimmed)
             case do.ForgetPeer(peer):
                 for endpoint in peer.leaves:
                     if (known := self._lines.pop(endpoint, None)) is not None:
@@ -252,6 +255,7 @@ class TransferService:
             elif fetch.state is FetchState.DONE:
                 self._log.info("fetch_done", address=fetch.address, size=fetch.size, by_source=fetch.by_source)
         self._states = states
+        self._spoiled = {copy for copy in self._spoiled if copy[0] in states}
 
     def _tell(self, peer: Peer, job: Job, message: Message) -> None:
         match message:
@@ -272,6 +276,9 @@ class TransferService:
             self._meters.taken.labels(event.source.kind).inc(event.size)
             if event.bad:
                 self._meters.corrupt.labels(str(event.source)).inc(len(event.bad))
+                if (address, event.source) not in self._spoiled:
+                    self._spoiled.add((address, event.source))
+                    self._meters.corrupt_copies.labels(event.source.kind).inc()
                 self._log.warning("leaves_corrupt", peer=str(event.source), address=address, leaves=event.bad[:10])
         self._moved(address, number, event)
 
@@ -309,6 +316,10 @@ class TransferService:
         message = Offer(tags=effect.tags, answer_to=self._peer, address=effect.address)
         line = self._line(effect.peer.control, source_of(effect.peer))
         line.send(self._envelope(_transfer_of(effect.peer), effect.job, message), frames)
+
+    def _trimmed(self, count: int) -> None:
+        if count:
+            self._log.info("partials_removed", count=count)
 
     def _checked(self, event: do.ShardChecked) -> None:
         if event.fault:

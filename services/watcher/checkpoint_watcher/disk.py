@@ -5,6 +5,7 @@ Everything but `hash` and `verify` is called by one thread, so it happens in the
 
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,14 +23,16 @@ from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
-from checkpoint_replicator.ramdisk import Ramdisk, ShardName, parse_name
-from checkpoint_replicator.save import Save
+from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
+from checkpoint_replicator.save import Save, Tag
+from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.tree import Tree
 from checkpoint_watcher.effects import (
     AppendErrors,
     ClaimSave,
     CleanUp,
     DropClaim,
+    DropForeign,
     DropSaves,
     Effect,
     HashClaim,
@@ -53,8 +56,10 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     SaveClaimed,
@@ -67,7 +72,7 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord
 
 __all__ = ["Disk"]
 
@@ -99,26 +104,33 @@ class Disk:
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
 
-        Without `session.json` the node waits for the next yaml; sidecars tell too what `fence.json` knew of commits.
+        Sidecars tell too what `fence.json` knew of commits, and whose saves stand here where `session.json` is lost;
+        then the node waits for the next yaml.
         """
         self.ramdisk.recover()
         self.ramdisk.sweep()
         session, no_session = self._session.salvage()
-        fences, no_fences = self.ramdisk.fences.salvage()
-        held = self._held()
-        if no_fences:
-            for one in held:
-                if one.committed:
-                    self.ramdisk.raise_fence(one.tag.job, committed=one.tag.save)
-            fences = self.ramdisk.fences.read()
+        _, no_fences = self.ramdisk.fences.salvage()
+        sidecars = self.ramdisk.sidecars()
+        newest = {one.tag.job: one.tag.save for one in sorted(sidecars, key=_save_of) if one.committed}
+        for job, save in newest.items():  # also of data that is gone: it is a trace of the commit
+            self.ramdisk.raise_fence(job, committed=save)
+        fences = self.ramdisk.fences.read()
+        lineage = _lineage(sidecars) if session is None else None
+        if lineage is not None and not no_session:
+            no_session = (
+                f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
+            )
         return Started(
             session=session,
             fences={
                 Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
                 for job, fence in (fences or Fences()).jobs.items()
             },
-            held=held,
-            claims=self._claims(session),
+            held=self._held(),
+            claims=self._claims(session.lineage if session is not None else lineage),
+            entries=self._entries(sidecars),
+            lineage=lineage,
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
         )
 
@@ -141,8 +153,10 @@ class Disk:
                 return InventoryTaken(self._held())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
-            case DropSaves():
-                return self._drop(effect)
+            case DropSaves(tags):
+                return SavesDropped(*self._drop(tags))
+            case DropForeign(tags):
+                return ForeignDropped(*self._drop(tags))
             case Quarantine(address):
                 return self._quarantine(address)
             case CleanUp():
@@ -161,7 +175,7 @@ class Disk:
             case AppendErrors(line):
                 self._append(line)
             case PublishMarkers(session, markers):
-                return MarkersPublished(session, self._publish(session, markers))
+                return self._publish(session, markers)
             case WriteFence(job, record):
                 self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
                 return FenceWritten(job, record)
@@ -239,9 +253,8 @@ class Disk:
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
-    def _claims(self, session: SessionRecord | None) -> tuple[Claim, ...]:
+    def _claims(self, lineage: Lineage | None) -> tuple[Claim, ...]:
         """What an earlier life took and did not name yet."""
-        lineage = session.lineage if session is not None else None
         claims = []
         for place in self.ramdisk.claims():
             note = place.path.with_name(f"{place.path.name}.json")
@@ -281,20 +294,26 @@ class Disk:
 
     def _held(self) -> tuple[Held, ...]:
         return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own)
-            for sidecar in self.ramdisk.sidecars()
-            if self.ramdisk.standing(sidecar)
+            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
         )
 
-    def _drop(self, effect: DropSaves) -> Event:
+    def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
+        """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
+        entries = {}
+        for address in {sidecar.tag.address for sidecar in sidecars if sidecar.own}:
+            with suppress(OSError):
+                entries[address] = self.ramdisk.layout.tree(address).read_bytes().count(b"\n") - 1
+        return entries
+
+    def _drop(self, tags: Iterable[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
         dropped, busy = [], []
-        for tag in effect.tags:
+        for tag in tags:
             try:
                 self.ramdisk.drop(tag)
                 dropped.append(tag)
             except BusyError:
                 busy.append(tag)
-        return SavesDropped(tuple(dropped), tuple(busy))
+        return tuple(dropped), tuple(busy)
 
     def _quarantine(self, address: Address) -> Event:
         try:
@@ -339,9 +358,9 @@ class Disk:
             finally:
                 os.close(file)
 
-    def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> bool:
-        """Publish what is missing: a marker that the trainer renamed already still leads to its hand-out."""
-        linked = True
+    def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> Event:
+        """Publish what is missing: a marker that the trainer renamed already still leads where it led."""
+        handout = True
         taken = {str(entry.readlink()) for entry in self.ramdisk.root.iterdir() if entry.is_symlink()}
         for marker in markers:
             name = parse_name(marker.name, ".restore")
@@ -349,9 +368,27 @@ class Disk:
                 raise ProtocolError(f"{marker.name[:80]!r} is no name of a marker")
             if marker.address is None:
                 self.ramdisk.handouts.publish_none(name)
+            elif f"{marker.address}.data" in taken:
+                handout = False
             elif not any(f"{session}/{marker.address}" in target for target in taken):
-                linked &= self.ramdisk.publish(session, name, marker.address)
-        return linked
+                try:
+                    handout &= self.ramdisk.publish(session, name, marker.address)
+                except (FileNotFoundError, ProtocolError) as error:
+                    return MarkersFailed(session, str(error))
+        return MarkersPublished(session, handout)
+
+
+def _save_of(sidecar: Sidecar) -> Save:
+    return sidecar.tag.save
+
+
+def _lineage(sidecars: Iterable[Sidecar]) -> Lineage | None:
+    """Whose saves stand here: those that were saved here last."""
+    own = [sidecar for sidecar in sidecars if sidecar.own and sidecar.tag.save.epoch]
+    if not own:
+        return None
+    tag = max(own, key=lambda sidecar: sidecar.verified_at).tag
+    return Lineage(SessionSpec(tag.job, tag.key.rank, tag.shape), tag.save.epoch)
 
 
 def _prerestore(step: int | None, backup: str | None) -> str:

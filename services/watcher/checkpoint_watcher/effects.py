@@ -20,6 +20,7 @@ __all__ = [
     "ClaimSave",
     "CleanUp",
     "DropClaim",
+    "DropForeign",
     "DropSaves",
     "Effect",
     "Follow",
@@ -94,6 +95,12 @@ class DropSaves(msgspec.Struct, frozen=True):
     tags: tuple[Tag, ...]
 
 
+class DropForeign(msgspec.Struct, frozen=True):
+    """Remove these shards of other jobs, for room. Answer: ForeignDropped."""
+
+    tags: tuple[Tag, ...]
+
+
 class VerifyShard(msgspec.Struct, frozen=True):
     """Hash a shard again. Answer: ShardVerified."""
 
@@ -145,7 +152,7 @@ class AppendErrors(msgspec.Struct, frozen=True):
 
 
 class PublishMarkers(msgspec.Struct, frozen=True):
-    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished."""
+    """Make the hand-outs and the `.restore` entries that are missing. Answer: MarkersPublished or MarkersFailed."""
 
     session: SessionId
     markers: tuple[Marker, ...]
@@ -220,6 +227,7 @@ Effect = (
     | TakeInventory
     | MarkCommitted
     | DropSaves
+    | DropForeign
     | VerifyShard
     | Quarantine
     | CleanUp

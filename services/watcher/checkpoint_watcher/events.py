@@ -8,7 +8,7 @@ from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, Held, TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView
 from checkpoint_replicator.save import Tag
-from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
 __all__ = [
@@ -18,8 +18,10 @@ __all__ = [
     "Event",
     "FailedWritten",
     "FenceWritten",
+    "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
+    "MarkersFailed",
     "MarkersPublished",
     "NamingFailed",
     "Registered",
@@ -41,12 +43,20 @@ __all__ = [
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The process holds `watcher.lock`, and this is what an earlier life left; `unreadable` says what of it is lost."""
+    """The process holds `watcher.lock`, and this is what an earlier life left.
+
+    Attributes:
+        entries: by address how many files and directories the shards have that were saved here.
+        lineage: where there is no session: whose saves stand here, as the sidecars tell it.
+        unreadable: says what of it is lost.
+    """
 
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
     claims: tuple[Claim, ...] = ()
+    entries: dict[Address, int] = {}
+    lineage: Lineage | None = None
     unreadable: tuple[str, ...] = ()
 
 
@@ -167,8 +177,22 @@ class MarkersPublished(msgspec.Struct, frozen=True):
     handout: bool = True
 
 
+class MarkersFailed(msgspec.Struct, frozen=True):
+    """What was to be handed out is not there any more; some `.restore` may stand."""
+
+    session: SessionId
+    reason: str
+
+
 class SavesDropped(msgspec.Struct, frozen=True):
     """These shards are gone; the busy ones have a reader and are tried again."""
+
+    dropped: tuple[Tag, ...]
+    busy: tuple[Tag, ...] = ()
+
+
+class ForeignDropped(msgspec.Struct, frozen=True):
+    """These shards of other jobs are gone; the busy ones have a reader."""
 
     dropped: tuple[Tag, ...]
     busy: tuple[Tag, ...] = ()
@@ -237,7 +261,9 @@ Event = (
     | ShardVerified
     | ShardQuarantined
     | MarkersPublished
+    | MarkersFailed
     | SavesDropped
+    | ForeignDropped
     | ViewRead
     | ViewFailed
     | Registered

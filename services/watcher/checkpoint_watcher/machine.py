@@ -13,7 +13,7 @@ ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | Ha
 NameShard                                          ShardNamed | NamingFailed | SaveGone
 DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
-DropSaves                                          SavesDropped
+DropSaves, DropForeign                             SavesDropped, ForeignDropped
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
@@ -31,7 +31,7 @@ from typing import Final, assert_never
 
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Copy, CopyState, Fault
+from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
@@ -43,8 +43,10 @@ from checkpoint_watcher.events import (
     Event,
     FailedWritten,
     FenceWritten,
+    ForeignDropped,
     HashFailed,
     InventoryTaken,
+    MarkersFailed,
     MarkersPublished,
     NamingFailed,
     Registered,
@@ -105,6 +107,7 @@ class WatcherMachine:
         self._register_at: float | None = None
         self._register_failures = 0
         self._landed = 0
+        self._stocktake_at: float | None = None
         self._corrupt: set[Fault] = set()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -123,7 +126,7 @@ class WatcherMachine:
         if not self._started:
             return None
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments.append(self._register_at)
+        moments += [self._register_at, self._stocktake_at]
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -132,16 +135,19 @@ class WatcherMachine:
     def _start(self, event: Started, now: float) -> None:
         self._started = True
         self.node.stocktake(event.held)
-        self.keeper.resume(event.session)
+        self._stocktake_at = now + self.node.times.stocktake
+        self.node.traced = event.lineage
+        self.keeper.resume(event.session, now)
         for job, fence in event.fences.items():
             self._authority(job, fence)
-        lineage = event.session.lineage if event.session is not None else None
+        lineage = self.node.lineage
         self.node.jobs.update(event.fences, {lineage.spec.job} if lineage is not None else ())
         if self.node.job is not None:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+        self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()
@@ -153,8 +159,7 @@ class WatcherMachine:
             case Scanned():
                 self._scanned(event, now)
             case InventoryTaken(held):
-                self.node.stocktake(held)
-                self.restorer.stocktaken()
+                self._stocktaken(held, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -178,8 +183,9 @@ class WatcherMachine:
             case FailedWritten(session):
                 self.keeper.told(session)
             case MarkersPublished(session, handout):
-                if self.keeper.published(session):
-                    self.reporter.handout = handout
+                self.keeper.published(session, handout=handout)
+            case MarkersFailed(session, reason):
+                self.keeper.unpublished(session, reason)
             case FenceWritten(job, record):
                 if self._authority(job).written(record):
                     self._obey(job, now)
@@ -189,6 +195,10 @@ class WatcherMachine:
                 self.restorer.quarantined(event, now)
             case SavesDropped():
                 self.saves.dropped(event, now)
+            case ForeignDropped(dropped):
+                for tag in dropped:
+                    self.node.let_go(tag)
+                self.saves.room.made(now)
             case ViewRead(job, view):
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
@@ -209,17 +219,31 @@ class WatcherMachine:
             case _:
                 assert_never(event)
 
+    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+        """Take the inventory; what is missing and was not dropped was removed by somebody else."""
+        here = {one.tag for one in held}
+        for tag in sorted(self.node.held.keys() - here):
+            own = self.node.held[tag].own
+            self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
+            if own and tag.job == self.node.job:
+                self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
+        self.node.stocktake(held)
+        self._stocktake_at = now + self.node.times.stocktake
+        self.restorer.stocktaken()
+
     def _scanned(self, event: Scanned, now: float) -> None:
         snapshot = event.snapshot
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
-        lineage = record.lineage if record is not None else None
+        lineage = self.node.lineage
         coming = (
             self.keeper.taking.spec if self.keeper.taking is not None else record.spec if record is not None else None
         )
         authority = self.authorities.get(lineage.spec.job) if lineage is not None else None
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
+        self.saves.room.judge()
+        self.saves.room.make(now)
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
@@ -244,6 +268,8 @@ class WatcherMachine:
         if event.report.landed != self._landed:
             self._landed = event.report.landed
             self.node.emit(TakeInventory())
+        self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
+        self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
         for fault in set(event.report.corrupt) - self._corrupt:
             if fault.address is not None and fault.kind == MUTATED:
@@ -343,6 +369,9 @@ class WatcherMachine:
 
     def _advance(self, now: float) -> None:
         self._know_jobs(now)
+        if self._stocktake_at is not None and now >= self._stocktake_at:
+            self._stocktake_at = None  # until it is answered
+            self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()
         if self.saves.advance(now):

@@ -26,6 +26,10 @@ class Meters:
         self._held = gauge("held_shards", "Shards that stand here")
         self._on_the_way = gauge("saves_on_the_way", "Finished saves that are not named yet")
         self._foreign = gauge("foreign_names", "Names in the ramdisk that are none of ours")
+        self._room = Gauge(
+            "checkpoint_replicator_ramdisk_bytes", "Bytes of the ramdisk, by what", ["what"], registry=registry
+        )
+        self._generations = gauge("ramdisk_generations", "Saves with the copies for others that fit; two are needed")
         self._committed = gauge("last_committed_step", "Newest committed step")
 
     def announced(self, effect: Announce) -> None:
@@ -46,6 +50,11 @@ class Meters:
         self._on_the_way.set(len(machine.saves.on_the_way(node.job)))
         if node.snapshot is not None:
             self._foreign.set(node.snapshot.foreign)
+            room = machine.reporter.room()
+            if room is not None:
+                for what in ("size", "free", "reserve", "needed", "comfortable"):
+                    self._room.labels(what).set(getattr(room, what))
+                self._generations.set(room.generations)
         authority = machine.authorities.get(node.job) if node.job is not None else None
         if authority is not None and authority.committed is not None:
             self._committed.set(authority.committed.step)

@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.messages import Fault, Held
 from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.effects import Announce, AppendErrors, Effect, Register
-from checkpoint_watcher.record import SessionRecord
+from checkpoint_watcher.record import Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
 __all__ = ["Node"]
@@ -25,6 +27,7 @@ class Node:
     Attributes:
         effects: what the event in hand has led to so far.
         session: what `session.json` holds, or will as soon as a write in hand is done.
+        traced: where there was none at the start: whose saves stand here, as the sidecars tell it.
         yaml_gone: the session's yaml is known to be gone from the directory.
         held: the inventory, all jobs.
         owned: of it, what was saved here.
@@ -39,6 +42,7 @@ class Node:
     backup_root: str | None = None
     effects: list[Effect] = field(default_factory=list)
     session: SessionRecord | None = None
+    traced: Lineage | None = None
     yaml_gone: bool = False
     snapshot: Snapshot | None = None
     held: dict[Tag, Held] = field(default_factory=dict)
@@ -46,6 +50,11 @@ class Node:
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Whose saves stand in the directory now."""
+        return self.session.lineage if self.session is not None else self.traced
 
     @property
     def job(self) -> Job | None:
@@ -96,11 +105,13 @@ class Node:
             del self.owned[tag.job, tag.save, tag.key]
 
     def stocktake(self, inventory: Iterable[Held]) -> None:
-        """Replace the inventory."""
+        """Replace the inventory; what is known as committed stays so, though its sidecar may not say it yet."""
+        committed = {tag for tag, held in self.held.items() if held.committed}
         self.held.clear()
         self.owned.clear()
         for held in inventory:
-            self.hold(held)
+            known = held.committed or held.tag not in committed
+            self.hold(held if known else msgspec.structs.replace(held, committed=True))
 
     def standing(self, address: Address) -> bool:
         """Tell whether the inventory has this content."""

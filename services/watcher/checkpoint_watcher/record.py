@@ -56,6 +56,7 @@ class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         told: `replicator.failed` was written.
         markers: what is published; set together with the state `running`.
         published: they were.
+        handout: they lead to hard links; False: to the replica itself, where linking is not possible.
         stamp: of the restore decision that `verified` belongs to.
         verified: own shards that were verified under `stamp`.
         notes: of the yaml's parser.
@@ -73,6 +74,7 @@ class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     told: bool = False
     markers: tuple[Marker, ...] = ()
     published: bool = False
+    handout: bool = True
     stamp: Stamp = ZERO
     verified: tuple[Address, ...] = ()
     notes: tuple[str, ...] = ()

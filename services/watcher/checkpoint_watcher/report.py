@@ -70,7 +70,6 @@ class Reporter:
     uploader_said: dict[Job, UploaderReport] = field(default_factory=dict)
     root: str | None = None
     complete: bool = False
-    handout: bool = True
     _stored: set[Address] = field(default_factory=set)
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
 
@@ -156,7 +155,7 @@ class Reporter:
             saving=self.saves.on_the_way(job),
             restore=self.restorer.progress() if mine else None,
             faults=self._faults(job, mine=mine),
-            room=self._room(),
+            room=self.room(),
             services=(
                 self._health(Service.TRANSFER, self.transfer, now),
                 self._health(Service.UPLOADER, self.uploader, now),
@@ -169,9 +168,21 @@ class Reporter:
             backup_requested=tuple(sorted(self.saves.wanted)) if mine else (),
         )
 
-    def _room(self) -> Room | None:
+    def room(self) -> Room | None:
+        """Return the room as the last scan saw it, with what is kept free and what is needed."""
         room = self.node.snapshot.room if self.node.snapshot is not None else None
-        return msgspec.structs.replace(room, reserve=self.saves.reserve) if room is not None else None
+        if room is None:
+            return None
+        fit = self.saves.room.fit
+        if fit is None:
+            return msgspec.structs.replace(room, reserve=self.saves.room.reserve)
+        return msgspec.structs.replace(
+            room,
+            reserve=self.saves.room.reserve,
+            generations=fit.fit,
+            needed=fit.needed,
+            comfortable=fit.comfortable,
+        )
 
     def _alive(self, sibling: Sibling, now: float) -> bool:
         return sibling.heard_at is not None and now < sibling.heard_at + self.node.times.suspect
@@ -205,8 +216,9 @@ class Reporter:
             version=0,
             offers=tuple(offers[:MAX_OFFERS]),
             fetches=self.restorer.fetches(),
-            reserve=self.saves.reserve,
-            reserve_inodes=self.saves.reserve_inodes,
+            reserve=self.saves.room.reserve,
+            reserve_inodes=self.saves.room.reserve_inodes,
+            trainer=self.saves.room.saving,
         )
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
@@ -275,7 +287,8 @@ class Reporter:
             "saving": sorted({saving.save.step for saving in self.saves.on_the_way(job)})[:16],
             "unfinished": snapshot.unfinished if snapshot is not None else (),
             "foreign": snapshot.foreign if snapshot is not None else 0,
-            "handout": "linked" if self.handout else "none",
+            "handout": "linked" if record is None or record.handout else "none",
+            "room": self.room(),
             "backup_root": node.backup_root or self.root,
             "reasons": reasons,
         }

@@ -16,6 +16,7 @@ from checkpoint_watcher.events import ShardNamed as Named
 from checkpoint_watcher.keep import droppable
 from checkpoint_watcher.node import Node
 from checkpoint_watcher.record import Claim, Lineage
+from checkpoint_watcher.room import RoomKeeper
 from checkpoint_watcher.snapshot import Found, Snapshot
 
 __all__ = ["Saves"]
@@ -24,12 +25,6 @@ HASHING: Final = 2
 """Saves that are hashed at once; each uses several threads."""
 MAX_CLAIMING: Final = 4096
 """Claims in hand; what a scan found beyond them waits for the next one."""
-RESERVE: Final = 1.1
-"""Room kept free for the trainer's next save, in sizes of its largest."""
-SMALL_FILES: Final = 8
-"""Inodes that names, trees and sidecars of a save take beside it."""
-LEAST_ENTRIES: Final = 16
-"""Entries that a save is taken to have until a larger one was hashed in this life of the process."""
 MAX_WANTED: Final = 16
 FILES: Final = frozenset({"pytorch"})
 """Frameworks that save files; the others save directories."""
@@ -46,15 +41,18 @@ class Saves:
     hashing: dict[str, Claim] = field(default_factory=dict)
     naming: dict[str, tuple[Claim, Tag]] = field(default_factory=dict)
     wanted: list[Save] = field(default_factory=list)
+    room: RoomKeeper = field(init=False)
     unclaimed: int = 0
-    _entries: int = LEAST_ENTRIES
     _queued: set[str] = field(default_factory=set)
     _skipped: set[Save] = field(default_factory=set)
     _given_up: dict[Job, frozenset[Save]] = field(default_factory=dict)
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
-    _marked: Save | None = None
+    _marked: dict[Job, Save] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.room = RoomKeeper(self.node, self.on_the_way)
 
     @property
     def settled(self) -> bool:
@@ -76,20 +74,6 @@ class Saves:
             )
         )
 
-    @property
-    def reserve(self) -> int:
-        """Bytes to keep free for the trainer's next save."""
-        sizes: dict[Save, int] = {}
-        for held in self.node.held.values():
-            if held.own and held.tag.job == self.node.job:
-                sizes[held.tag.save] = sizes.get(held.tag.save, 0) + held.tag.size
-        return int(RESERVE * max(sizes.values(), default=0))
-
-    @property
-    def reserve_inodes(self) -> int:
-        """Inodes to keep free for it."""
-        return int(RESERVE * self._entries) + SMALL_FILES if self.reserve else 0
-
     def resume(self, claims: tuple[Claim, ...]) -> None:
         """Take up what an earlier life claimed."""
         for claim in claims:
@@ -110,7 +94,7 @@ class Saves:
             committed: newest committed save of the lineage's job.
         """
         self.unclaimed = 0
-        reserve = self.reserve
+        reserve = self.room.reserve
         for found in snapshot.finished:
             claim = claim_of(found, lineage, coming)
             if claim is None:
@@ -133,8 +117,8 @@ class Saves:
         self.sizes[event.claim.name] = event.size
         if event.claim.save in self._skipped:
             reason = (
-                f"step {event.claim.save.step} was skipped: less than {self.reserve} bytes are free for the next save "
-                "while an earlier save is still being replicated"
+                f"step {event.claim.save.step} was skipped: less than {self.room.reserve} bytes are free for the next "
+                "save while an earlier save is still being replicated"
             )
             self._give_up(event.claim, "skipped", reason)
         else:
@@ -154,7 +138,7 @@ class Saves:
         """Name it, unless the step was saved before in this epoch."""
         claim = event.claim
         self.hashing.pop(claim.name, None)
-        self._entries = max(self._entries, event.entries)
+        self.room.entries[event.address] = event.entries
         if event.wanted and claim.save not in self.wanted:
             self.wanted = [*self.wanted, claim.save][-MAX_WANTED:]
         tag = Tag(claim.job, claim.save, claim.shape, claim.key, event.address, event.size)
@@ -201,14 +185,15 @@ class Saves:
     def obey(self, job: Job, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
         """Note what is committed and drop what the list lets go."""
         self._given_up[job] = frozenset(keep.drop)
-        if keep.upto is not None and keep.upto != self._marked:
-            self._marked = keep.upto
+        if keep.upto is not None and keep.upto != self._marked.get(job):
+            self._marked[job] = keep.upto
             marked = [one for one in held if one.tag.save == keep.upto and not one.committed]
             for one in marked:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
             if marked:
-                self.node.emit(MarkCommitted(marked[0].tag.job, keep.upto))
-            self.wanted = [save for save in self.wanted if save > keep.upto]
+                self.node.emit(MarkCommitted(job, keep.upto))
+            if job == self.node.job:
+                self.wanted = [save for save in self.wanted if save > keep.upto]
         tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)
@@ -219,6 +204,7 @@ class Saves:
         for tag in event.dropped:
             self.node.let_go(tag)
             self.node.faults.pop(("mutated", tag.save, tag.key), None)
+            self.room.entries.pop(tag.address, None)
         self._dropping.difference_update(event.dropped, event.busy)
         if event.busy:
             self._drop_again = now + self.node.times.scan
@@ -305,7 +291,7 @@ class Saves:
         session = self.node.session
         if session is None or session.state is not SessionState.RUNNING:
             return False
-        if snapshot.room is None or snapshot.room.free >= reserve:
+        if snapshot.room is None or snapshot.room.free + self.room.yielding >= reserve:
             return False
         in_flight = {saving.save for saving in self.on_the_way(self.node.job)} | {
             held.tag.save

@@ -32,6 +32,7 @@ from checkpoint_watcher.effects import (
     Announce,
     CleanUp,
     DropClaim,
+    DropForeign,
     DropSaves,
     Effect,
     Follow,
@@ -41,6 +42,7 @@ from checkpoint_watcher.effects import (
     SendReport,
     SendTransfer,
     SendUploader,
+    TakeInventory,
     VerifyShard,
 )
 from checkpoint_watcher.events import (
@@ -232,7 +234,7 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropClaim | CleanUp):
+            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp | TakeInventory):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:

@@ -79,8 +79,11 @@ class SessionKeeper:
         record = self.record
         return record is not None and record.spec is not None and record.state is SessionState.OPEN
 
-    def resume(self, record: SessionRecord | None) -> None:
-        """Go on with what `session.json` says."""
+    def resume(self, record: SessionRecord | None, now: float) -> None:
+        """Go on with what `session.json` says; no clock of it may lie in the future of this boot."""
+        if record is not None:
+            consumed = None if record.consumed_at is None else min(record.consumed_at, now)
+            record = msgspec.structs.replace(record, seen_at=min(record.seen_at, now), consumed_at=consumed)
         self.node.session = record
 
     # ---- the yaml
@@ -133,14 +136,13 @@ class SessionKeeper:
 
     def _open(self, taking: TakeUp) -> None:
         bad = taking.reading.reason if isinstance(taking.reading, Rejected) else ""
-        before = self.record.lineage if self.record is not None else None
         record = SessionRecord(
             id=SessionId(self.new_id()),
             yaml=taking.seen.identity,
             seen_at=taking.at,
             spec=taking.spec,
             state=SessionState.CLOSED if bad else SessionState.OPEN,
-            before=before,
+            before=self.node.lineage,
             failure=bad,
             notes=taking.reading.notes if isinstance(taking.reading, Accepted) else (),
         )
@@ -171,6 +173,7 @@ class SessionKeeper:
         told: bool | None = None,
         markers: tuple[Marker, ...] | None = None,
         published: bool | None = None,
+        handout: bool | None = None,
         stamp: Stamp | None = None,
         verified: tuple[Address, ...] | None = None,
     ) -> None:
@@ -183,6 +186,7 @@ class SessionKeeper:
             "told": told,
             "markers": markers,
             "published": published,
+            "handout": handout,
             "stamp": stamp,
             "verified": verified,
         }
@@ -276,13 +280,16 @@ class SessionKeeper:
         """Release: from now on saves belong to this epoch, and the markers are published."""
         self.save(state=SessionState.RUNNING, epoch=epoch, markers=markers)
 
-    def published(self, session: SessionId) -> bool:
-        """The markers stand; True: of this session."""
-        record = self.record
-        if record is None or record.id != session:
-            return False
-        self.save(published=True)
-        return True
+    def published(self, session: SessionId, *, handout: bool) -> None:
+        """The markers stand."""
+        if self.record is not None and self.record.id == session:
+            self.save(published=True, handout=handout)
+
+    def unpublished(self, session: SessionId, reason: str) -> None:
+        """What was to be handed out went away behind our back: the trainer is told, instead of waiting in vain."""
+        if self.record is not None and self.record.id == session and not self.record.published:
+            self.node.announce("session_failed", session=session, reason=reason)
+            self.save(state=SessionState.CLOSED, failure=f"what was to be restored is gone: {reason}")
 
     # ---- what the coordinator decided
 

@@ -29,6 +29,7 @@ from checkpoint_replicator.bus import Body, Publisher, Received, Receiver, Sende
 from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.messages import Envelope
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.wire import FRAME_LIMIT, decode, encode
 
 __all__ = ["ZeroMQBus"]
@@ -38,10 +39,12 @@ SEND_QUEUE: Final = 256
 RECEIVE_QUEUE: Final = 32
 """Messages that a socket holds per peer before the peer sees back-pressure."""
 PUBLISH_QUEUE: Final = 1000
+TOPIC_LIMIT: Final = 1024
+"""Bytes of what a subscriber may say; it says only topics."""
 MAX_SOCKETS: Final = 8192
 """Sockets of a process; a peer takes two for each channel, one of them its monitor."""
 REPORTED_EVERY: Final = 1.0
-"""Seconds between two log lines about messages that do not parse; each is counted."""
+"""Seconds between two log lines about one kind of fault that strangers can cause; each is counted."""
 PATH_LIMIT: Final = 107
 GONE_MS: Final = 20_000
 """A connection whose bytes stay unacknowledged this long is closed (`TCP_USER_TIMEOUT`)."""
@@ -89,13 +92,16 @@ class ZeroMQBus:
         self._blocking: zmq.Context[_Socket] = zmq.Context.shadow(self._context)
         self._sockets: dict[_Socket, _Parts] = {}
         self._numbers = count()
-        self._quiet_until = 0.0
+        self._quiet: dict[str, tuple[float, int]] = {}
         registry = registry or CollectorRegistry()
         self._rejected = Counter(
             "checkpoint_replicator_bus_rejected_total", "Messages that did not parse", registry=registry
         )
         self._faults = Counter(
             "checkpoint_replicator_bus_faults_total", "Connections that failed", ["event"], registry=registry
+        )
+        self._unpackable = Counter(
+            "checkpoint_replicator_bus_unsendable_total", "Messages that no reader would take", registry=registry
         )
         self._refused = Counter(
             "checkpoint_replicator_bus_unsent_total", "Sends that found no room or no peer", registry=registry
@@ -116,13 +122,20 @@ class ZeroMQBus:
         return chosen
 
     def push(self, endpoint: str) -> Sender:
-        """Connect a PUSH to one peer; at once. An endpoint that is none stays unconnected for ever."""
-        sender = _PushSender(self, endpoint)
-        socket = self._blocking.socket(zmq.SocketType.PUSH)
-        self._adopt(socket, endpoint, sender.watch)
+        """Connect a PUSH to one peer; at once. An endpoint that is none stays unconnected for ever.
+
+        So does one for which this process has no socket or file left.
+        """
+        sender = _PushSender(self)
+        try:
+            socket = self._blocking.socket(zmq.SocketType.PUSH)
+            sender.socket = socket
+            self._adopt(socket, endpoint, sender.watch)
+        except zmq.ZMQError as error:
+            self._lack(sender.socket, endpoint, error)
+            return sender
         socket.sndhwm = SEND_QUEUE
         socket.immediate = True
-        sender.socket = socket
         self._connect(socket, endpoint)
         return sender
 
@@ -136,12 +149,18 @@ class ZeroMQBus:
         socket = self._blocking.socket(zmq.SocketType.PUB)
         self._adopt(socket, endpoint)
         socket.sndhwm = PUBLISH_QUEUE
-        return _PubPublisher(socket, self._bind(socket, endpoint))
+        socket.maxmsgsize = TOPIC_LIMIT
+        return _PubPublisher(self, socket, self._bind(socket, endpoint))
 
     async def subscribe(self, endpoint: str, topic: bytes, receiver: Receiver) -> Callable[[], None]:
-        """Connect a SUB; returns what closes it."""
-        socket = self._context.socket(zmq.SocketType.SUB)
-        self._adopt(socket, endpoint)
+        """Connect a SUB; returns what closes it. Without a socket or file left nothing is heard."""
+        socket: zmq.asyncio.Socket | None = None
+        try:
+            socket = self._context.socket(zmq.SocketType.SUB)
+            self._adopt(socket, endpoint)
+        except zmq.ZMQError as error:
+            self._lack(socket, endpoint, error)
+            return lambda: None
         socket.rcvhwm = PUBLISH_QUEUE
         socket.subscribe(topic)
         self._connect(socket, endpoint)
@@ -171,6 +190,33 @@ class ZeroMQBus:
     def note_unsent(self) -> None:
         """Count a send that found no room or no peer."""
         self._refused.inc()
+
+    def pack(self, envelope: Envelope, body: Body = ()) -> list[bytes] | None:
+        """Return a message's first frames; None, counted and logged, where no reader would take it with this body."""
+        try:
+            _check_frames(body)
+            return encode(envelope)
+        except ProtocolError as error:
+            self._unpackable.inc()
+            self._warn("message_unsendable", peer=envelope.receiver.host, reason=str(error))
+            return None
+
+    def _lack(self, socket: _Socket | None, endpoint: str, error: zmq.ZMQError) -> None:
+        if socket is not None:
+            self.drop(socket)
+            socket.close(linger=0)
+        self._faults.labels("sockets").inc()
+        self._warn("socket_refused", endpoint=quote(endpoint), reason=str(error))
+
+    def _warn(self, event: str, **fields: str) -> None:
+        """Log, but not more often than once a second and event: a stranger may come a thousand times a second."""
+        now = asyncio.get_running_loop().time()
+        until, silent = self._quiet.get(event, (0.0, 0))
+        if now < until:
+            self._quiet[event] = (until, silent + 1)
+            return
+        self._quiet[event] = (now + REPORTED_EVERY, 0)
+        self._log.warning(event, **fields, unreported=silent)
 
     def _adopt(self, socket: _Socket, endpoint: str, watch: Callable[[bool], None] | None = None) -> None:
         socket.linger = 0
@@ -225,7 +271,7 @@ class ZeroMQBus:
             socket.connect(endpoint)
         except (zmq.ZMQError, ConfigError) as error:
             self._faults.labels("endpoint").inc()
-            self._log.warning("endpoint_refused", endpoint=endpoint, reason=str(error))
+            self._warn("endpoint_refused", endpoint=quote(endpoint), reason=quote(str(error)))
 
     async def _read(self, socket: zmq.asyncio.Socket, receiver: Receiver, skip: int) -> None:
         while True:  # the only recv on this socket
@@ -234,16 +280,10 @@ class ZeroMQBus:
                 envelope, body = decode([frame.buffer for frame in frames[skip:]])
             except ProtocolError as error:
                 self._rejected.inc()
-                self._report_rejected(_last(socket), str(error))
+                self._warn("message_rejected", endpoint=_last(socket), reason=str(error))
                 continue
             del frames
             await receiver(Received(envelope, body))
-
-    def _report_rejected(self, endpoint: str, reason: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until:
-            self._quiet_until = now + REPORTED_EVERY
-            self._log.warning("message_rejected", endpoint=endpoint, reason=reason)
 
     async def _watch(self, monitor: zmq.asyncio.Socket, endpoint: str, changed: Callable[[bool], None] | None) -> None:
         while True:
@@ -251,11 +291,16 @@ class ZeroMQBus:
             if event & _FAULTS:
                 name = (zmq.Event(event).name or str(event)).lower()
                 self._faults.labels(name).inc()
-                self._log.warning("connection_failed", endpoint=endpoint, reason=name)
+                self._warn("connection_failed", endpoint=quote(endpoint), reason=name)
             elif event == zmq.Event.MONITOR_STOPPED:
                 return
             elif changed is not None:
                 changed(event == _UP)
+
+
+def _check_frames(body: Body) -> None:
+    if (largest := max(map(len, body), default=0)) > FRAME_LIMIT:
+        raise ProtocolError(f"expected frames of at most {FRAME_LIMIT} bytes, found one of {largest}")
 
 
 def _last(socket: _Socket) -> str:
@@ -282,11 +327,9 @@ def _make_parent(path: Path) -> None:
 class _PushSender:
     """A PUSH with its one peer."""
 
-    socket: _Socket
-
-    def __init__(self, bus: ZeroMQBus, endpoint: str) -> None:
+    def __init__(self, bus: ZeroMQBus) -> None:
+        self.socket: _Socket | None = None
         self._bus = bus
-        self._endpoint = endpoint
         self._connected = False
 
     @property
@@ -297,15 +340,16 @@ class _PushSender:
         self._connected = connected
 
     def send(self, envelope: Envelope, body: Body = ()) -> bool:
-        if self.socket.closed:
+        socket = self.socket
+        if socket is None or socket.closed or (head := self._bus.pack(envelope, body)) is None:
             return False
-        frames = [*encode(envelope), *body]
+        frames = [*head, *body]
         for _ in range(2):
             try:
-                self.socket.send_multipart(frames, flags=zmq.DONTWAIT, copy=False)
+                socket.send_multipart(frames, flags=zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 # Asking for the events makes ZeroMQ notice a connection made since; sends look only now and then.
-                if not self.socket.poll(0, zmq.POLLOUT):
+                if not socket.poll(0, zmq.POLLOUT):
                     break
             else:
                 return True
@@ -314,16 +358,18 @@ class _PushSender:
 
     def close(self) -> None:
         self._connected = False
-        self._bus.drop(self.socket)
+        if self.socket is not None:
+            self._bus.drop(self.socket)
 
 
 class _PubPublisher:
     """A PUB."""
 
-    def __init__(self, socket: _Socket, endpoint: str) -> None:
+    def __init__(self, bus: ZeroMQBus, socket: _Socket, endpoint: str) -> None:
+        self._bus = bus
         self._socket = socket
         self.endpoint = endpoint
 
     def publish(self, topic: bytes, envelope: Envelope) -> None:
-        if not self._socket.closed:
-            self._socket.send_multipart([topic, *encode(envelope)], flags=zmq.DONTWAIT)
+        if not self._socket.closed and (head := self._bus.pack(envelope)) is not None:
+            self._socket.send_multipart([topic, *head], flags=zmq.DONTWAIT)

@@ -14,6 +14,7 @@ from checkpoint_replicator.ramdisk.locks import Hold
 from checkpoint_replicator.ramdisk.partial import Partial
 from checkpoint_replicator.ramdisk.ramdisk import Claim, Ramdisk
 from checkpoint_replicator.ramdisk.register import Recovery
+from checkpoint_replicator.ramdisk.room import inodes_for
 from checkpoint_replicator.ramdisk.shard import Shard
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
 
@@ -31,6 +32,7 @@ __all__ = [
     "ShardName",
     "Sidecar",
     "StatusRecord",
+    "inodes_for",
     "parse_data",
     "parse_name",
 ]

@@ -25,6 +25,7 @@ from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure
 from checkpoint_replicator.ramdisk.shard import Shard, read_tree
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
 from checkpoint_replicator.ramdisk.spare import Spare
+from checkpoint_replicator.ramdisk.standing import Standing
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
@@ -63,6 +64,7 @@ class Ramdisk:
         self.layout = Layout(root)
         self._files = files or Files()
         self._register = Register(self.layout, self._files)
+        self._standing = Standing(self.layout, self._register)
         self._admission = threading.Lock()
         self._spare = Spare(self.layout.spare)
         for folder in self.layout.folders:
@@ -239,6 +241,12 @@ class Ramdisk:
         """Tell whether names, sizes and inodes are those of when it was verified (stat only)."""
         return self.fault(sidecar) is None
 
+    def stocktake(self) -> tuple[Sidecar, ...]:
+        """Return the sidecars of all shards that stand; what lies deep inside a directory is looked at now and then."""
+        sidecars = self.sidecars()
+        self._standing.forget({sidecar.tag.address for sidecar in sidecars})
+        return tuple(sidecar for sidecar in sidecars if self._standing.stands(sidecar))
+
     def stands(self, address: Address) -> bool:
         """Tell whether a shard with this address stands here."""
         return any(self.standing(sidecar) for sidecar in self.inventory().of(address))
@@ -336,6 +344,13 @@ class Ramdisk:
     def discard_partial(self, address: Address) -> None:
         """Remove a partial, or what is left of one after its data got a name."""
         self._files.remove(self.layout.partial(address))
+
+    def partial_age(self, address: Address, now: float) -> float:
+        """Return for how many seconds of the wall clock nothing was noted in a partial; infinite for a broken one."""
+        try:
+            return now - (self.layout.partial(address) / "bitmap").stat().st_mtime
+        except OSError:
+            return float("inf")
 
     def _create(self, folder: Path, tree: Tree, reserve: int, reserve_inodes: int) -> Partial:
         inodes = inodes_for(len(tree.entries))

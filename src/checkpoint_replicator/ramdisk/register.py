@@ -29,7 +29,7 @@ from checkpoint_replicator.ids import Address, Job, is_address, new_id
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.layout import Layout, check_address, check_tag
 from checkpoint_replicator.ramdisk.locks import alone, exclusive
-from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar, read_inventory
+from checkpoint_replicator.ramdisk.sidecar import Inventory, Reader, Sidecar
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
@@ -56,6 +56,7 @@ class Register:
     def __init__(self, layout: Layout, files: Files) -> None:
         self._layout = layout
         self._files = files
+        self._reader = Reader(layout, files)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the names lock."""
@@ -63,7 +64,7 @@ class Register:
 
     def inventory(self) -> Inventory:
         """Read every sidecar."""
-        return read_inventory(self._layout, self._files)
+        return self._reader.read()
 
     def fault(self, sidecar: Sidecar) -> str | None:
         """Say why a shard does not stand any more, by stat only; None while it stands."""
@@ -257,9 +258,6 @@ class Register:
 
     def _discard(self, address: Address) -> None:
         """Move the bytes of an address that nobody names any more into the trash; the tree goes last."""
-        for meta in sorted(self._layout.root.glob("*.meta")):
-            if _text(meta) == address:  # its sidecar was overwritten by a naming that did not end
-                self._files.unlink(meta)
         for handout in sorted(self._layout.handouts.glob(f"*/{address}.data")):
             self._trash(handout)
         for path in (self._layout.data(address), self._layout.tree(address)):
@@ -268,11 +266,16 @@ class Register:
 
     def _discard_orphans(self, inventory: Inventory) -> Iterator[Address]:
         named = {sidecar.tag.address for sidecar in inventory.sidecars}
+        shown: dict[str | None, list[Path]] = {}
+        for meta in sorted(self._layout.root.glob("*.meta")):
+            shown.setdefault(_text(meta), []).append(meta)
         for path in sorted(self._layout.trees.iterdir()):
             address = Address(path.name.removesuffix(".tree"))
             if not is_address(address) or address in named:
                 continue
             with suppress(BusyError), alone(path):
+                for meta in shown.get(address, ()):  # its sidecar was overwritten by a naming that did not end
+                    self._files.unlink(meta)
                 self._discard(address)
                 yield address
 

@@ -47,12 +47,14 @@ def admit(room: Room, size: int, inodes: int, *, reserve: int, reserve_inodes: i
     """
     if size + reserve > room.free:
         raise NoRoomError(
-            f"a copy of {size} bytes does not fit: {room.free} of {room.size} are free, {reserve} reserved"
+            f"a copy of {size} bytes does not fit: {room.free} of {room.size} are free, {reserve} reserved",
+            lacking=size + reserve - room.free,
         )
     if inodes + reserve_inodes > room.inodes_free:
         raise NoRoomError(
             f"a copy of {inodes} inodes does not fit: {room.inodes_free} of {room.inodes} are free, "
-            f"{reserve_inodes} reserved"
+            f"{reserve_inodes} reserved",
+            lacking=size,
         )
 
 

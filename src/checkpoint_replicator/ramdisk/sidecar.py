@@ -1,8 +1,10 @@
 """The sidecar of a named shard: the truth of what its bytes are. The public `.meta` only shows it."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -10,10 +12,15 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.ramdisk.documents import Document
 from checkpoint_replicator.ramdisk.files import Files
-from checkpoint_replicator.ramdisk.layout import Layout, check_tag
+from checkpoint_replicator.ramdisk.layout import Layout, check_tag, parse_name
 from checkpoint_replicator.save import Tag
 
-__all__ = ["Inventory", "Sidecar", "read_inventory"]
+__all__ = ["Inventory", "Reader", "Sidecar"]
+
+UNSETTLED: Final = 0.1
+"""Seconds for which a fresh sidecar is read again each time: file times have steps of some milliseconds."""
+_Mark = tuple[int, int, int, int]
+"""Inode, size, mtime and ctime in nanoseconds."""
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,7 +54,12 @@ class Inventory(msgspec.Struct, frozen=True):
 
     def named(self, name: str) -> tuple[Sidecar, ...]:
         """Return the sidecars of one public name, highest epoch first."""
-        found = [sidecar for sidecar in self.sidecars if sidecar.tag.name == name]
+        wanted = parse_name(name)
+        if wanted is None:
+            return ()
+        step = wanted.step  # compared first: making every sidecar's name would cost more than all the rest
+        alike = [sidecar for sidecar in self.sidecars if sidecar.tag.save.step == step]
+        found = [side for side in alike if side.tag.key == wanted.key and side.tag.job == wanted.job]
         return tuple(sorted(found, key=lambda sidecar: sidecar.tag.save.epoch, reverse=True))
 
     def doubts(self, name: str) -> bool:
@@ -60,24 +72,52 @@ class Inventory(msgspec.Struct, frozen=True):
 
     def with_new(self, *new: Sidecar) -> "Inventory":
         """Return the inventory with these in place of those with the same name and epoch."""
-        places = {(sidecar.tag.save.epoch, sidecar.tag.name) for sidecar in new}
-        old = (side for side in self.sidecars if (side.tag.save.epoch, side.tag.name) not in places)
-        return Inventory((*old, *new), self.unreadable)
+        places = {(sidecar.tag.save, sidecar.tag.key, sidecar.tag.job) for sidecar in new}
+        steps = {sidecar.tag.save.step for sidecar in new}
+
+        def stays(tag: Tag) -> bool:
+            return tag.save.step not in steps or (tag.save, tag.key, tag.job) not in places
+
+        return Inventory((*(side for side in self.sidecars if stays(side.tag)), *new), self.unreadable)
 
 
-def read_inventory(layout: Layout, files: Files) -> Inventory:
-    """Read every sidecar of the ramdisk, sorted by save and name."""
-    sidecars: list[Sidecar] = []
-    unreadable: dict[str, ProtocolError] = {}
-    for path in _paths(layout.saves):
-        try:
-            sidecar = _read(path, layout, files)
-        except ProtocolError as error:
-            unreadable[str(path)] = error
-        else:
-            sidecars += [] if sidecar is None else [sidecar]  # None: dropped between listing and reading
-    sidecars.sort(key=lambda sidecar: (sidecar.tag.job, sidecar.tag.save, sidecar.tag.key))
-    return Inventory(tuple(sidecars), unreadable)
+class Reader:
+    """Reads all sidecars; those that did not change since it read them last are not parsed again.
+
+    A sidecar is only ever replaced by a rename, so another text is another file, with another inode and time.
+    """
+
+    def __init__(self, layout: Layout, files: Files, clock: Callable[[], float] = time.time) -> None:
+        self._layout = layout
+        self._files = files
+        self._clock = clock
+        self._known: dict[str, tuple[_Mark, Sidecar]] = {}
+
+    def read(self) -> Inventory:
+        """Read every sidecar of the ramdisk, sorted by save and name."""
+        old, known = self._known, {}
+        found: list[Sidecar] = []
+        unreadable: dict[str, ProtocolError] = {}
+        settled = int((self._clock() - UNSETTLED) * 1e9)
+        for path, mark in _listed(self._layout.saves):
+            before = old.get(path)
+            if before is not None and before[0] == mark:
+                known[path] = before
+                found.append(before[1])
+                continue
+            try:
+                sidecar = _read(Path(path), self._layout, self._files)
+            except ProtocolError as error:
+                unreadable[path] = error
+                continue
+            if sidecar is None:  # dropped between listing and reading
+                continue
+            found.append(sidecar)
+            if mark is not None and mark[-1] < settled:
+                known[path] = (mark, sidecar)
+        self._known = known
+        found.sort(key=lambda sidecar: (sidecar.tag.job, sidecar.tag.save, sidecar.tag.key))
+        return Inventory(tuple(found), dict(sorted(unreadable.items())))
 
 
 def _read(path: Path, layout: Layout, files: Files) -> Sidecar | None:
@@ -93,14 +133,20 @@ def _read(path: Path, layout: Layout, files: Files) -> Sidecar | None:
     return sidecar
 
 
-def _paths(saves: Path) -> Iterator[Path]:
-    for epoch in _listed(saves):
-        for name in _listed(saves / epoch):
-            yield saves / epoch / name
+def _listed(saves: Path) -> Iterator[tuple[str, _Mark | None]]:
+    for epoch in _entries(saves):
+        for entry in _entries(epoch.path):
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                yield entry.path, None
+            else:
+                yield entry.path, (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
-def _listed(folder: Path) -> list[str]:
+def _entries(folder: str | Path) -> list["os.DirEntry[str]"]:
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
+        with os.scandir(folder) as entries:
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []

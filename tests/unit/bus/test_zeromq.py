@@ -7,12 +7,14 @@ import pytest
 import zmq
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
+from structlog.testing import capture_logs
 
-from checkpoint_replicator.bus import Received, Sender
+from checkpoint_replicator.bus import Received, Sender, zeromq
 from checkpoint_replicator.bus.zeromq import SEND_QUEUE, ZeroMQBus
 from checkpoint_replicator.errors import BusyError, ConfigError
+from checkpoint_replicator.messages import NotYet, Run, Stored
 from support.eventually import eventually
-from support.factories import envelope
+from support.factories import ADDRESS, envelope
 
 
 @pytest.fixture
@@ -141,6 +143,53 @@ async def test_a_stranger_that_does_not_speak_zeromq_is_counted(bus: ZeroMQBus, 
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"BOGUS".ljust(20, b"\0") + bytes(32))
         await eventually(lambda: any(sample.value for sample in faults(registry) if sample.name.endswith("_total")))
+
+
+async def test_without_a_socket_left_a_peer_is_unreachable_and_the_process_lives(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeromq, "MAX_SOCKETS", 8)
+    bus = ZeroMQBus(registry=registry, linger=0.1)
+    inbox = Inbox()
+    endpoint = await bus.pull("tcp://127.0.0.1:0", inbox)
+    good = bus.push(endpoint)
+    strangers = [bus.push("tcp://127.0.0.1:1") for _ in range(12)]
+    deafen = await bus.subscribe("tcp://127.0.0.1:1", b"", inbox)
+    assert not strangers[-1].send(envelope())
+    deafen()
+    for stranger in strangers:
+        stranger.close()
+    assert next(sample.value for sample in faults(registry) if sample.labels.get("event") == "sockets") >= 5
+    await until_connected(good)
+    assert good.send(envelope())
+    await inbox.next()
+    await bus.close()
+
+
+async def test_a_message_that_no_reader_would_take_is_counted_and_not_sent(
+    bus: ZeroMQBus, registry: CollectorRegistry
+) -> None:
+    sender = bus.push(await bus.pull("tcp://127.0.0.1:0", Inbox()))
+    await until_connected(sender)
+    assert not sender.send(envelope(NotYet(address=ADDRESS, runs=(Run(first=1 << 80, count=1),))))
+    (await bus.publisher("tcp://127.0.0.1:0")).publish(b"t", envelope(Stored(address=ADDRESS, tags=(1 << 80,))))  # type: ignore[arg-type]
+    assert registry.get_sample_value("checkpoint_replicator_bus_unsendable_total") == 2
+
+
+async def test_a_flood_of_strangers_is_counted_one_by_one_and_logged_once_a_second(registry: CollectorRegistry) -> None:
+    with capture_logs() as lines:
+        bus = ZeroMQBus(registry=registry, linger=0.1)
+        endpoint = await bus.pull("tcp://127.0.0.1:0", Inbox())
+        with zmq.Context() as context, context.socket(zmq.SocketType.PUSH) as stranger:
+            stranger.linger = 0
+            stranger.connect(endpoint)
+            for _ in range(50):
+                stranger.send_multipart([b"GET / HTTP/1.1", b"x"])
+            await eventually(lambda: registry.get_sample_value("checkpoint_replicator_bus_rejected_total") == 50)
+        await bus.close()
+    told = [line for line in lines if line["event"] == "message_rejected"]
+    assert len(told) < 10
+    assert told[0]["reason"] == "expected a frame that begins with b'ckpt/', found b'GET / HT'"
 
 
 async def test_a_slow_receiver_is_back_pressure_and_never_a_wait(bus: ZeroMQBus) -> None:

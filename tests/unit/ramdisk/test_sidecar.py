@@ -1,8 +1,12 @@
+import time
 from pathlib import Path
 
 import pytest
 
 from checkpoint_replicator.ramdisk import Ramdisk
+from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.ramdisk.sidecar import UNSETTLED, Reader
+from support.clock import ManualClock
 from support.shards import fill, named
 
 
@@ -38,3 +42,21 @@ def test_stray_files_among_the_epochs_do_no_harm(tmp_path: Path) -> None:
     ramdisk = Ramdisk(tmp_path)
     (ramdisk.layout.saves / "file").touch()
     assert ramdisk.inventory().sidecars == ()
+
+
+def test_only_what_changed_is_read_again_and_what_is_fresh_each_time(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    tag = named(ramdisk, fill(tmp_path / "x", 10))
+    clock = ManualClock(time.time())
+    reader = Reader(ramdisk.layout, Files(), clock)
+    (fresh,) = reader.read().sidecars
+    (again,) = reader.read().sidecars
+    assert again == fresh
+    assert again is not fresh
+    clock.now += 10 * UNSETTLED
+    (settled,) = reader.read().sidecars
+    assert reader.read().sidecars[0] is settled
+    ramdisk.commit(tag.job, [tag.save])
+    assert reader.read().sidecars[0].committed
+    ramdisk.drop(tag)
+    assert reader.read().sidecars == ()

@@ -1,18 +1,19 @@
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from checkpoint_replicator.errors import BusyError, CorruptError
 from checkpoint_replicator.hashing import hash_shard
-from checkpoint_replicator.ids import Epoch, Host, Job, Rank, Step, Worker
+from checkpoint_replicator.ids import Address, Epoch, Host, Job, Rank, Step, Worker
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.tree import Directory, File, Tree
 from checkpoint_transfer.buffers import Buffers
-from checkpoint_transfer.disk import Disk, sizes_of
+from checkpoint_transfer.disk import OLD, Disk, sizes_of
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
 from checkpoint_transfer.receiving import (
     LeavesStored,
@@ -120,6 +121,60 @@ def test_a_copy_without_room_beside_the_reserve_is_not_begun(tmp_path: Path) -> 
     assert isinstance(scene.disk.open_partial(scene.address, A, scene.body, Reserve(2 * MIB, 0)), RoomMissing)
     assert scene.ramdisk.partials() == ()
     assert isinstance(scene.disk.open_partial(scene.address, A, scene.body, Reserve(MIB, 0)), PartialOpened)
+
+
+def test_what_a_copy_lacks_is_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, quota=4 * MIB)
+    answer = scene.disk.open_partial(scene.address, A, scene.body, Reserve(2 * MIB, 0))
+    assert isinstance(answer, RoomMissing)
+    assert answer.lacking >= len(DATA) + 2 * MIB - 4 * MIB
+
+
+def test_law_8_before_the_first_save_a_copy_leaves_room_for_one_as_large_as_itself(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    small = Scene(tmp_path / "small", quota=4 * MIB)
+    unknown = Reserve(0, 0, alike=True)
+    assert isinstance(small.disk.open_partial(small.address, A, small.body, unknown), RoomMissing)
+    (tmp_path / "large").mkdir()
+    large = Scene(tmp_path / "large", quota=5 * MIB)
+    assert isinstance(large.disk.open_partial(large.address, A, large.body, unknown), PartialOpened)
+
+
+def partials_of_ages(scene: Scene, *ages: float) -> list[Address]:
+    addresses = []
+    for number, age in enumerate(ages):
+        tree = Tree([File(b".", MIB, bytes((number,)) * 32)])
+        scene.ramdisk.partial(tree).close()
+        when = time.time() - age
+        os.utime(scene.ramdisk.layout.partial(tree.address) / "bitmap", (when, when))
+        addresses.append(tree.address)
+    return addresses
+
+
+def test_law_8_old_partials_that_nobody_fills_make_room_for_the_trainer_and_no_more_than_needed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, quota=6 * MIB)
+    oldest, younger, busy = partials_of_ages(scene, 500, 100, 1000)
+    assert scene.disk.trim(2 * MIB, {busy}) == 0
+    assert scene.disk.trim(3 * MIB, {busy}) == 1
+    assert set(scene.ramdisk.partials()) == {younger, busy}
+    assert scene.disk.trim(6 * MIB, {busy}) == 1
+    assert scene.ramdisk.partials() == (busy,)
+    assert oldest
+
+
+def test_s47_a_partial_that_nobody_filled_for_a_day_goes_and_a_younger_one_stays(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    _, young = partials_of_ages(scene, OLD + 60, OLD - 60)
+    broken = scene.ramdisk.layout.partials / ("e" * 64)
+    broken.mkdir()
+    assert scene.disk.trim(0, ()) == 2
+    assert scene.ramdisk.partials() == (young,)
+
+
+def test_an_open_partial_is_never_trimmed(scene: Scene) -> None:
+    scene.open()
+    assert scene.disk.trim(1 << 60, ()) == 0
+    assert scene.ramdisk.partials() == (scene.address,)
 
 
 def test_an_idle_partial_gives_way_to_a_copy_that_needs_its_room(tmp_path: Path) -> None:

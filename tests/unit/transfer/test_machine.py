@@ -71,10 +71,41 @@ def test_an_offer_without_room_beside_the_reserve_is_refused_before_the_first_by
     assert a.copy(1, "b").state is CopyState.REFUSED
     assert a.copy(1, "b").reason.startswith("no_room: ")
     assert not any(isinstance(message, Want) for message in b.told)
+    assert b.report is not None
+    assert b.report.lacking == {JOB: MIB}
     b.reserve = 10 * MIB
     b.order()
     net.wait(10)
     assert b.holds(1)
+    assert b.report.lacking == {}
+
+
+def test_law_8_nothing_is_known_of_the_trainers_save_but_that_there_is_one() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    a.disk.put(tag_of(1, 20), 20)
+    b.trainer = True
+    b.order()
+    offer(a, 1, 20, b)
+    net.wait(1)
+    (opened,) = b.opened
+    assert opened.reserve == do.Reserve(0, 0, alike=True)
+
+
+def test_law_8_old_partials_are_looked_at_every_ten_seconds_and_yield_only_to_a_trainer() -> None:
+    net = Net("a", "b")
+    a = net.nodes["a"]
+    a.reserve = 7
+    a.order()
+    fetch(a, 1, 20, net.nodes["b"])
+    net.wait(9)
+    a.trainer = True
+    a.order()
+    net.wait(20)
+    busy = frozenset({address_of(1)})
+    first, *others = a.trimmed
+    assert first.reserve == 0
+    assert others == [do.TrimPartials(7, busy)] * 2
 
 
 def test_a_shard_that_stands_already_is_stored_at_once() -> None:

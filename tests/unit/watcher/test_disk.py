@@ -1,6 +1,8 @@
 """The machine's effects on a real directory."""
 
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,7 +69,35 @@ def test_documents_that_do_not_parse_stop_no_watcher_and_no_commit_is_forgotten(
     assert started.fences == {JOB: FenceRecord(committed=tag.save)}
     assert [held.tag for held in started.held] == [tag]
     assert [word in reason for word, reason in zip(("session", "fence"), started.unreadable, strict=True)] == [True] * 2
+    disk.perform(do.WriteSession(RECORD))
     assert disk.start().unreadable == ()
+
+
+def test_a_commit_is_traced_by_its_sidecar_even_when_fence_json_and_the_data_are_gone(disk: Disk) -> None:
+    tag = named(disk)
+    disk.perform(do.MarkCommitted(JOB, tag.save))
+    disk.perform(do.WriteSession(RECORD))
+    disk.ramdisk.layout.fence.unlink(missing_ok=True)
+    disk.ramdisk.layout.data(tag.address).unlink()
+    started = disk.start()
+    assert started.held == ()
+    assert started.fences == {JOB: FenceRecord(committed=tag.save)}
+    assert disk.ramdisk.fences.read() is not None
+
+
+def test_without_session_json_the_sidecars_tell_whose_saves_stand_here(disk: Disk) -> None:
+    assert disk.start().lineage is None
+    named(disk)
+    claim(disk, b"again")
+    for note in disk.ramdisk.layout.claims.rglob("*.json"):
+        note.unlink()
+    started = disk.start()
+    assert started.lineage == Lineage(SessionSpec(JOB, Rank(0), SHAPE), CLAIM.save.epoch)
+    assert started.claims == (CLAIM,)
+    (reason,) = started.unreadable
+    assert reason.endswith("session.json: is missing although epoch 1 of job j saved here")
+    disk.perform(do.WriteSession(RECORD))
+    assert disk.start().lineage is None
 
 
 def test_a_save_is_claimed_hashed_named_and_stands(disk: Disk) -> None:
@@ -248,6 +278,29 @@ def test_markers_lead_to_hand_outs_and_one_that_was_taken_is_not_made_again(disk
     assert not marker.is_symlink()
     disk.perform(do.PublishMarkers(SESSION, (Marker("j-s0-n0-w0.restore"),)))
     assert (root(disk) / "j-s0-n0-w0.restore").read_bytes() == b""
+
+
+def test_markers_that_lead_to_the_data_itself_are_not_made_again_either(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = named(disk)
+    markers = (Marker("j-s3-n0-w0.restore", tag.address),)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
+    assert disk.perform(do.PublishMarkers(SESSION, markers)) == did.MarkersPublished(SESSION, handout=False)
+    marker = root(disk) / "j-s3-n0-w0.restore"
+    assert marker.resolve() == disk.ramdisk.layout.data(tag.address)
+    marker.rename(root(disk) / "3")
+    assert disk.perform(do.PublishMarkers(SESSION, markers)) == did.MarkersPublished(SESSION, handout=False)
+    assert not marker.is_symlink()
+
+
+def test_what_is_gone_cannot_be_handed_out_and_stops_no_watcher(disk: Disk) -> None:
+    tag = named(disk)
+    disk.ramdisk.layout.data(tag.address).unlink()
+    answer = disk.perform(do.PublishMarkers(SESSION, (Marker("j-s3-n0-w0.restore", tag.address),)))
+    assert isinstance(answer, did.MarkersFailed)
+    assert tag.address in answer.reason
+    assert not (root(disk) / "j-s3-n0-w0.restore").is_symlink()
 
 
 def test_a_commit_is_noted_in_the_sidecar(disk: Disk) -> None:

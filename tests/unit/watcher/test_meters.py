@@ -30,3 +30,8 @@ def test_gauges_show_what_the_machine_knows() -> None:
     Meters(registry).measure(shell.machine)
     assert registry.get_sample_value("checkpoint_replicator_held_shards") == 1
     assert registry.get_sample_value("checkpoint_replicator_saves_on_the_way") == 0
+    bytes_of = "checkpoint_replicator_ramdisk_bytes"
+    assert registry.get_sample_value(bytes_of, {"what": "free"}) == 1 << 40
+    assert registry.get_sample_value(bytes_of, {"what": "reserve"}) == 5
+    assert registry.get_sample_value(bytes_of, {"what": "needed"}) == 15
+    assert (registry.get_sample_value("checkpoint_replicator_ramdisk_generations") or 0) > 2

@@ -28,6 +28,12 @@ def test_the_inventory_knows_its_own_saves_by_shard(node: Node) -> None:
     assert node.jobs == {JOB}
 
 
+def test_a_commit_is_not_forgotten_by_an_inventory_that_was_taken_before_it_was_noted(node: Node) -> None:
+    node.hold(Held(tag=tag(1), committed=True, own=True))
+    node.stocktake([Held(tag=tag(1), own=True), Held(tag=tag(2), own=True)])
+    assert [held.committed for held in node.held.values()] == [True, False]
+
+
 def test_faults_are_told_once_and_bounded(node: Node) -> None:
     assert node.blame(Fault(kind="refused", reason="a", save=save(1)))
     assert not node.blame(Fault(kind="refused", reason="a", save=save(1)))

@@ -1,17 +1,20 @@
 """Finished saves on their way in, and shards on their way out."""
 
+import msgspec
 import pytest
 
-from checkpoint_replicator.ids import Job, Rank, Worker
+from checkpoint_replicator.ids import Epoch, Job, Rank, Worker
 from checkpoint_replicator.messages import (
     Held,
     Room,
 )
 from checkpoint_replicator.records import BackupOrder, Outcome
 from checkpoint_replicator.save import ShardKey, Tag
+from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import Shape
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
+from checkpoint_watcher.record import Lineage
 from support.watcher_shell import ModelRamdisk, WatcherShell
 from support.watcher_story import (
     JOB,
@@ -53,6 +56,45 @@ def test_s41_saves_that_finished_while_the_watcher_was_down_belong_to_the_last_e
     later = WatcherShell(disk, incarnation="w2").start()
     later.scan()
     assert list(disk.held) == [tag(7)]
+
+
+def test_saves_after_a_lost_session_json_belong_to_the_epoch_that_the_sidecars_tell(disk: ModelRamdisk) -> None:
+    shell = WatcherShell(disk)
+    shell.feed(did.Started(lineage=Lineage(SessionSpec(JOB, Rank(0), SHAPE), Epoch(3))))
+    disk.save(7)
+    shell.scan()
+    assert list(disk.held) == [tag(7, epoch=3)]
+    open_session(shell)
+    assert disk.session is not None
+    assert disk.session.before == Lineage(SessionSpec(JOB, Rank(0), SHAPE), Epoch(3))
+
+
+def test_what_one_jobs_keep_list_says_of_commits_is_not_taken_for_another_jobs(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    other = msgspec.structs.replace(tag(1), job=Job("other"))
+    shell.disk.hold(tag(1), "1/0/0")
+    shell.disk.hold(other, "1/0/0")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    shell.machine.saves.wanted = [save(1)]
+    shell.read(shell.view_of(keep=keep(1)), job="other")
+    assert shell.machine.saves.wanted == [save(1)]
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, keep=keep(1), counter=2))
+    assert [held.committed for held in shell.disk.held.values()] == [True, True]
+    assert shell.machine.saves.wanted == []
+
+
+def test_a_shard_that_somebody_removed_is_missed_within_ten_seconds_and_told_to_the_trainer(
+    shell: WatcherShell,
+) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.wait(9)
+    del shell.disk.held[tag(1)]
+    shell.wait(12)
+    assert shell.report.held == ()
+    assert shell.disk.files["replicator.errors"] == "step 1 of n0/w0: its data here was removed or changed\n"
+    assert [effect.event for effect in shell.done if isinstance(effect, do.Announce)].count("shard_vanished") == 1
 
 
 def test_saves_before_any_session_wait_for_a_yaml_and_get_epoch_zero(shell: WatcherShell) -> None:

@@ -1,12 +1,15 @@
 """From a yaml to a session and to its end."""
 
+import json
+
 import pytest
 
 from checkpoint_replicator.ids import Host, Rank, SessionId
 from checkpoint_replicator.records import Member, Outcome
 from checkpoint_replicator.session import SessionState
 from checkpoint_watcher import effects as do
-from support.watcher_shell import WatcherShell, yaml_text
+from checkpoint_watcher import events as did
+from support.watcher_shell import ModelRamdisk, WatcherShell, yaml_text
 from support.watcher_story import (
     open_session,
     run_fresh,
@@ -69,6 +72,39 @@ def test_a_yaml_is_consumed_after_a_minute_without_a_rendezvous_and_fails_at_its
     assert "no release within 285 s" in failed
     assert "Redis is away" in failed
     assert state(shell) is SessionState.CLOSED
+
+
+def test_a_clock_that_began_anew_makes_no_deadline_later(disk: ModelRamdisk) -> None:
+    before = WatcherShell(disk, now=1e6).start()
+    open_session(before)
+    before.wait(61)
+    later = WatcherShell(disk, incarnation="w2", now=5.0).start()
+    later.wait(284)
+    assert "replicator.failed" not in disk.files
+    later.wait(2)
+    assert "no release within 285 s" in disk.files["replicator.failed"]
+
+
+def test_markers_whose_data_went_away_end_in_a_failure_that_says_so(shell: WatcherShell) -> None:
+    session = open_session(shell)
+    shell.hold = (do.PublishMarkers,)
+    shell.read(shell.view_of(outcome=Outcome.NONE, released=True))
+    shell.feed(did.MarkersFailed(session, "it is missing"))
+    assert shell.disk.files["replicator.failed"] == "what was to be restored is gone: it is missing"
+    assert state(shell) is SessionState.CLOSED
+
+
+@pytest.mark.parametrize("handout", [True, False])
+def test_a_later_life_still_says_whether_there_is_a_hand_out(disk: ModelRamdisk, *, handout: bool) -> None:
+    shell = WatcherShell(disk, hold=(do.PublishMarkers,)).start()
+    session = open_session(shell)
+    shell.read(shell.view_of(outcome=Outcome.NONE, released=True))
+    shell.feed(did.MarkersPublished(session, handout=handout))
+    later = WatcherShell(disk, incarnation="w2").start()
+    later.wait(2)
+    (*_, status) = later.all(do.PublishStatus)
+    assert isinstance(status, do.PublishStatus)
+    assert json.loads(status.text)["handout"] == ("linked" if handout else "none")
 
 
 def test_s17_the_deadline_names_the_laggard(shell: WatcherShell) -> None:
