@@ -21,6 +21,7 @@ __all__ = [
     "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
+    "JobForgotten",
     "MarkersFailed",
     "MarkersPublished",
     "NamingFailed",
@@ -70,6 +71,20 @@ class InventoryTaken(msgspec.Struct, frozen=True):
     """All shards that stand on this host, of all jobs."""
 
     held: tuple[Held, ...]
+
+
+class JobForgotten(msgspec.Struct, frozen=True):
+    """What is left on this host, of all jobs, after it was to forget one.
+
+    Attributes:
+        job: which.
+        held: as in InventoryTaken.
+        reason: why something of the job is still there; empty: nothing is, and no fence either.
+    """
+
+    job: Job
+    held: tuple[Held, ...]
+    reason: str = ""
 
 
 class SaveClaimed(msgspec.Struct, frozen=True):
@@ -247,6 +262,7 @@ Event = (
     | Started
     | Scanned
     | InventoryTaken
+    | JobForgotten
     | SaveClaimed
     | SaveGone
     | ClaimHashed

@@ -33,6 +33,7 @@ class Node:
         owned: of it, what was saved here.
         jobs: every job of which this node had a session or data.
         transfer: how peers reach this node, as its transfer said last.
+        frozen: jobs of which nothing is deleted, since people look.
         faults: what it could not do as wished; see Fault.
     """
 
@@ -49,6 +50,7 @@ class Node:
     owned: dict[tuple[Job, Save, ShardKey], Tag] = field(default_factory=dict)
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
+    frozen: set[Job] = field(default_factory=set)
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
 
     @property

@@ -108,6 +108,12 @@ class Reporter:
         for sent in self._sent.values():
             sent.changed = True
 
+    def leave(self, job: Job) -> None:
+        """Nothing is told of this job any more."""
+        self.uploader_said.pop(job, None)
+        for kind in ("report", "uploader"):
+            self._sent.pop((kind, job), None)
+
     def told(self, addresses: frozenset[Address]) -> frozenset[Address]:
         """Return those that a report that was sent names as corrupt."""
         if not addresses:
@@ -269,6 +275,8 @@ class Reporter:
         reasons = [fault.reason for fault in node.faults.values()]
         if authority is not None and authority.failure:
             reasons.append(authority.failure)
+        if view is not None and view.keep is not None and view.keep.hold:
+            reasons.append("people look: nothing is deleted, pruned or backed up")
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
         document = {

@@ -36,7 +36,9 @@ from checkpoint_watcher.effects import (
     DropSaves,
     Effect,
     Follow,
+    ForgetJob,
     HashClaim,
+    Leave,
     ReadView,
     Register,
     SendReport,
@@ -234,7 +236,7 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp | TakeInventory):
+            if isinstance(effect, DropSaves | DropForeign | ForgetJob | DropClaim | CleanUp | TakeInventory):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:
@@ -261,6 +263,9 @@ class Watcher:
             case Follow(job, lease):
                 await self.lines.follow(job, lease)
                 self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
+            case Leave(job):
+                self.lines.leave(job)
+                self.runtime.log.info("job_left", job=job)
             case SendReport(job, report):
                 self.lines.report(job, report)
             case SendTransfer(orders):

@@ -108,6 +108,17 @@ class Ramdisk:
             self.fences.write(new)
         return new.of(job)
 
+    def forget_fence(self, job: Job) -> None:
+        """Remove a job's entry from `fence.json`: people ordered that this node forgets the job.
+
+        Raises:
+            ProtocolError: `fence.json` does not parse.
+            NoRoomError: the ramdisk is full.
+        """
+        old = self.fences.read()
+        if old is not None and job in old.jobs:
+            self.fences.write(FenceRecord(jobs={name: fence for name, fence in old.jobs.items() if name != job}))
+
     def document(self, path: Path, kind: type[T]) -> Document[T]:
         """Return a JSON file of ours that one service owns, such as the watcher's `session.json`."""
         return Document(path, kind, self._files, self._spare)

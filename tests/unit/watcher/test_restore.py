@@ -1,5 +1,7 @@
 """Carrying out a restore decision."""
 
+import msgspec
+
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Incarnation, Rank, Worker
 from checkpoint_replicator.messages import (
@@ -187,3 +189,13 @@ def test_a_corrupt_copy_is_not_forgotten_when_a_new_session_opens(shell: Watcher
     assert shell.all(do.Quarantine)
     shell.wait(2)
     assert not shell.report.faults
+
+
+def test_what_people_should_know_of_a_decision_stands_in_the_errors_once(shell: WatcherShell) -> None:
+    open_session(shell)
+    view = shell.view_of(outcome=Outcome.NONE, released=True)
+    assert view.restore is not None
+    warned = msgspec.structs.replace(view.restore, warning="a fresh start was ordered")
+    shell.read(msgspec.structs.replace(view, restore=warned))
+    shell.wait(5)
+    assert shell.disk.files["replicator.errors"] == "a fresh start was ordered\n"
