@@ -1,6 +1,8 @@
 """The next delay before trying again; pure: chance is an argument."""
 
-__all__ = ["delay"]
+from zlib import crc32
+
+__all__ = ["delay", "spread"]
 
 _DOUBLINGS = 32
 """More than these change nothing and would only make huge numbers."""
@@ -20,3 +22,8 @@ def delay(attempt: int, least: float, most: float, chance: float) -> float:
     """
     full = min(most, least * 2.0 ** min(max(attempt, 0), _DOUBLINGS))
     return full * (0.5 + chance / 2)
+
+
+def spread(name: str, attempt: int) -> float:
+    """Return a number from 0 to 1 that differs between processes and tries, and is the same when a log is replayed."""
+    return crc32(f"{name} {attempt}".encode()) / 0xFFFFFFFF

@@ -6,6 +6,7 @@ was found.
 """
 
 import inspect
+import os
 import re
 import socket
 import tomllib
@@ -17,6 +18,7 @@ import msgspec
 
 from checkpoint_replicator.errors import ConfigError
 from checkpoint_replicator.ids import Host
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.times import Times
 
 __all__ = [
@@ -39,6 +41,11 @@ PREFIX: Final = "CHECKPOINT_"
 SOCKET_PATH_LIMIT: Final = 107
 """Longest path of a Unix socket in bytes (`sun_path`, without its closing zero)."""
 
+MOST_SIZE: Final = 1 << 53
+"""No size reaches this many bytes: no number in a message does."""
+MOST_CONFIG: Final = 1 << 16
+"""Bytes of a configuration file."""
+
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMGT]i?B)")
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIZE_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
@@ -47,6 +54,7 @@ _SIZE_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**1
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|min|h)")
 _SPAN_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -71,8 +79,11 @@ def parse_size(text: str) -> Size:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected a size with its unit, such as 64MiB or 1.5GB, found {text!r}")
-    return Size(round(float(match[1]) * _SIZE_UNITS[match[2]]))
+        raise ValueError(f"expected a size with its unit, such as 64MiB or 1.5GB, found {quote(text, 60)!r}")
+    size = float(match[1]) * _SIZE_UNITS[match[2]]
+    if size >= MOST_SIZE:
+        raise ValueError(f"expected a size below {Size(MOST_SIZE)}, found {quote(text, 60)!r}")
+    return Size(round(size))
 
 
 def parse_span(text: str) -> float:
@@ -83,7 +94,7 @@ def parse_span(text: str) -> float:
     """
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected a time with its unit, such as 500ms, 20s, 5min or 1h, found {text!r}")
+        raise ValueError(f"expected a time with its unit, such as 500ms, 20s, 5min or 1h, found {quote(text, 60)!r}")
     return float(match[1]) * _SPAN_UNITS[match[2]]
 
 
@@ -132,8 +143,8 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ConfigError: it is not `address:port`.
         """
         host, colon, port = self.health.rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
-            raise ConfigError(f"health: expected address:port, found {self.health!r}")
+        if not colon or _PORT.fullmatch(port) is None or int(port) >= 1 << 16:
+            raise ConfigError(f"health: expected address:port, found {quote(self.health)!r}")
         return host.strip("[]"), int(port)
 
     @property
@@ -165,7 +176,7 @@ class NodeConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields
             ConfigError: the path is longer than a Unix socket may have.
         """
         path = self.run_directory.absolute() / f"{service}.sock"
-        length = len(str(path).encode())
+        length = len(os.fsencode(path))
         if length > SOCKET_PATH_LIMIT:
             raise ConfigError(
                 f"run: the socket {path} has {length} bytes, expected at most {SOCKET_PATH_LIMIT}; "
@@ -205,7 +216,7 @@ def load(
     for source, key, raw in _sources(path, environ or {}, flags or {}, tuple(fields)):
         field = fields.get(key)
         if field is None:
-            raise ConfigError(f"{source}: unknown key; known are {', '.join(fields)}")
+            raise ConfigError(f"{quote(source)}: unknown key; known are {', '.join(fields)}")
         values[field.name] = _convert(source, raw, field.type)
     for field in fields.values():
         if field.required and field.name not in values:
@@ -234,11 +245,15 @@ def _sources(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MOST_CONFIG + 1)
+        if len(text) > MOST_CONFIG:
+            raise ConfigError(f"{path}: has more than {MOST_CONFIG} bytes")
+        return tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not TOML: {quote(str(error))}") from error
 
 
 def _convert(source: str, raw: object, kind: Any) -> object:
@@ -249,10 +264,10 @@ def _convert(source: str, raw: object, kind: Any) -> object:
         if from_text and getattr(kind, "__origin__", None) in {tuple, list}:
             raw = [part.strip() for part in cast("str", raw).split(",") if part.strip()]
         return msgspec.convert(raw, kind, strict=not from_text, dec_hook=_decode)
-    except (msgspec.ValidationError, ValueError, TypeError) as error:
-        raise ConfigError(f"{source}: {_explain(str(error), raw, kind)}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{quote(source)}: {quote(_explain(str(error), raw, kind))}") from error
     except ConfigError as error:
-        raise ConfigError(f"{source}: {str(error).removeprefix('times: ')}") from error
+        raise ConfigError(f"{quote(source)}: {quote(str(error).removeprefix('times: '))}") from error
 
 
 def _explain(text: str, raw: object, kind: Any) -> str:

@@ -228,7 +228,7 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
     """A node's whole state for one job. State, not events: late and repeated ones are harmless.
 
     Attributes:
-        version: grows within one incarnation of the watcher; the beacon tells which was taken up.
+        version: grows with each report of one incarnation of the watcher; the beacon tells which was taken up.
         rank: of the session, None for a host that only holds data.
         session: the current one, closed ones too until a new yaml comes.
         store: the Redis life that the node last read.

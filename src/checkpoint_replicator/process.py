@@ -35,6 +35,7 @@ Config = TypeVar("Config", bound=ServiceConfig)
 METAVARS: Final = {Size: "SIZE", Path: "PATH", int: "NUMBER"}
 """How `--help` calls the values of a type."""
 URLS: Final = frozenset({"redis", "backup"})
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 BEAT: Final = 1.0
 """Seconds between two beats of the event loop."""
 HARD_STOP: Final = 3.0
@@ -164,13 +165,18 @@ def execute(name: str, config: Config, run: Service[Config], *, bound: Callable[
     When the stop begins `bound` is told how many seconds the whole rest of the process may take.
     """
     log = set_up(config.log_level, config.log_format, service=name, node=config.host)
+    early: list[int] = []  # a stop that is asked for before the event loop can hear it
+    before = {number: signal.signal(number, lambda number, _: early.append(number)) for number in STOPS}
     try:
-        asyncio.run(_serve(name, config, run, log, bound))
+        asyncio.run(_serve(name, config, run, log, bound, early=early))
     except Exception as error:
         code = exit_code(error)
         ours = all(isinstance(leaf, ReplicatorError) for leaf in _leaves(error))
         log.exception("service_failed", reason=_reason(error), code=code, exc_info=not ours)  # our own texts say all
         return code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     log.info("service_stopped")
     return 0
 
@@ -195,7 +201,13 @@ def _reason(error: BaseException) -> str:
 
 
 async def _serve(
-    name: str, config: Config, run: Service[Config], log: Log, bound: Callable[[float], object] | None
+    name: str,
+    config: Config,
+    run: Service[Config],
+    log: Log,
+    bound: Callable[[float], object] | None,
+    *,
+    early: list[int],
 ) -> None:
     registry = new_registry(name, config.host)
     health = Health(config.times.loop_silent)
@@ -206,6 +218,10 @@ async def _serve(
         raise BusyError(f"health: {config.health} cannot be bound: {error.strerror}") from error
     bus = ZeroMQBus(log, registry, config.times.linger)
     runtime = Runtime(bus, registry, log, health, server.url)
+    for number in STOPS:
+        asyncio.get_running_loop().add_signal_handler(number, _stop, runtime, number)
+    if early:
+        _stop(runtime, early[0])
     beat = asyncio.create_task(_beat(health), name="beat")
     try:
         _write_health(config, name, server.url)
@@ -220,9 +236,6 @@ async def _serve(
 async def _until_stopped(
     config: Config, run: Service[Config], runtime: Runtime, bound: Callable[[float], object] | None
 ) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, runtime, number)
     service = asyncio.ensure_future(run(config, runtime))
     stop = asyncio.create_task(runtime.stopping.wait(), name="stopping")
     failed = runtime.bus.failed

@@ -18,6 +18,7 @@ __all__ = [
     "EpochRecord",
     "EpochState",
     "FetchPlan",
+    "Help",
     "HostRecord",
     "KeepList",
     "Lease",
@@ -72,6 +73,20 @@ class HostRecord(Record, frozen=True, kw_only=True):
     incarnation: Incarnation
     transfer: Peer | None = None
     jobs: tuple[str, ...] = ()
+
+
+class Help(Record, frozen=True, kw_only=True):
+    """`…:help:<host>`, with an end: a node that reads Redis and cannot reach the coordinator says so.
+
+    Attributes:
+        host: which.
+        incarnation: of its watcher.
+        reason: what it misses, for people.
+    """
+
+    host: Host
+    incarnation: Incarnation
+    reason: str
 
 
 class EpochState(StrEnum):
@@ -232,8 +247,8 @@ class Orders(Record, frozen=True, kw_only=True):
         peers: rank to peer, for those ranks to which this host offers its own new saves.
         replicate: further copies wanted.
         backup: orders for the uploader.
-        settled: ids of corrupt or refused entries that the coordinator has taken up.
         forget: remove all that this host has of the job; no fence is kept of this order.
+        last_backup: name of the last verified backup, for `status.json`; empty without.
     """
 
     stamp: Stamp
@@ -241,6 +256,7 @@ class Orders(Record, frozen=True, kw_only=True):
     replicate: tuple[ReplicateOrder, ...] = ()
     backup: tuple[BackupOrder, ...] = ()
     forget: bool = False
+    last_backup: str = ""
 
 
 class NodeView(Record, frozen=True, kw_only=True):

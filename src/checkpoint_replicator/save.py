@@ -1,6 +1,7 @@
 """A save and its shards."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -65,6 +66,7 @@ def parse_save(text: str) -> Save:
     return msgspec.convert({"epoch": epoch, "step": step}, Save)
 
 
+@lru_cache(maxsize=8)
 def shards_of(shape: Shape) -> tuple[ShardKey, ...]:
     """Every shard that a save of this shape must have."""
     return tuple(ShardKey(Rank(rank), Worker(worker)) for rank in range(shape.nodes) for worker in range(shape.workers))

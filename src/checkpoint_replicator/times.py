@@ -19,7 +19,7 @@ _ORDER: Final[tuple[tuple[str, ...], ...]] = (
     ("report_gap", "report", "suspect", "lost"),
     ("lease_renewed", "lease_ttl"),
     ("lease_margin", "lease_ttl"),
-    ("beacon", "beacon_silent", "lost"),
+    ("look", "beacon", "beacon_silent", "lost"),
     ("consumed", "rendezvous", "failed", "client"),
     ("empty_yaml", "consumed"),
     ("shape_quarrel", "consumed"),
@@ -47,6 +47,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         lease_renewed: how often a coordinator renews its lease.
         lease_ttl: how long a lease lives without a renewal.
         lease_margin: a coordinator does nothing from this long before its lease would end.
+        look: shortest time between two looks of a coordinator at all that was reported.
+        facts: how often a coordinator writes what people read beside its decisions.
         beacon: how often a coordinator publishes its beacon.
         beacon_silent: without a beacon for this long a node reads Redis.
         scan: time between two scans of the ramdisk.
@@ -81,6 +83,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lease_renewed: float = 3.0
     lease_ttl: float = 10.0
     lease_margin: float = 2.0
+    look: float = 0.05
+    facts: float = 1.0
     beacon: float = 1.0
     beacon_silent: float = 5.0
     scan: float = 1.0

@@ -14,6 +14,7 @@ import yaml
 from yaml import events
 
 from checkpoint_replicator.ids import Job, Rank, job_fault
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import FRAMEWORKS, Shape
 
@@ -66,12 +67,14 @@ def read_session(text: bytes) -> Accepted | Rejected:
         return Rejected(f"replicator.yaml: {fault}")
     except yaml.YAMLError as error:
         return Rejected(f"replicator.yaml: is not YAML: {_where(error)}")
+    except (ValueError, OverflowError, RecursionError) as error:  # the parser turns escapes into characters unlooked at
+        return Rejected(f"replicator.yaml: is not YAML: {quote(str(error))}")
 
 
 def _where(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem or error.context} at line {error.problem_mark.line + 1}"
-    return " ".join(str(error).split())[:200] or "something else"
+        return f"{quote(error.problem or error.context or '')} at line {error.problem_mark.line + 1}"
+    return quote(" ".join(str(error).split()), 200) or "something else"
 
 
 def _top_level(text: bytes) -> dict[str, Value]:

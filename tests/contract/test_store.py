@@ -17,6 +17,7 @@ from checkpoint_replicator.records import (
     EpochRecord,
     EpochState,
     FetchPlan,
+    Help,
     HostRecord,
     KeepList,
     Lease,
@@ -53,6 +54,7 @@ class Rig(Protocol):
     async def put(self, key: str, value: str | dict[str, str]) -> None: ...
     async def lease_left(self, job: Job) -> float: ...
     async def expire_lease(self, job: Job) -> None: ...
+    async def prolong_lease(self, job: Job, seconds: float) -> None: ...
     async def flush(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -74,6 +76,10 @@ class MemoryRig:
     async def expire_lease(self, job: Job) -> None:
         assert f"ckpt:{{{job}}}:lease" in self.model.contents()
         self.now += TTL
+
+    async def prolong_lease(self, job: Job, seconds: float) -> None:
+        key = f"ckpt:{{{job}}}:lease"
+        self.model.put(key, self.model.contents()[key], seconds)
 
     async def flush(self) -> None:
         self.model.flush()
@@ -103,6 +109,10 @@ class RedisRig:
         lease = f"ckpt:{{{job}}}:lease"
         assert command(self.url, "PEXPIRE", lease, "1") == b":1\r\n"
         until(lambda: command(self.url, "EXISTS", lease) == b":0\r\n")
+
+    async def prolong_lease(self, job: Job, seconds: float) -> None:
+        lease = f"ckpt:{{{job}}}:lease"
+        assert command(self.url, "PEXPIRE", lease, str(round(seconds * 1000))) == b":1\r\n"
 
     async def flush(self) -> None:
         command(self.url, "FLUSHALL")
@@ -190,6 +200,29 @@ def everything() -> tuple[Change, ...]:
         SetHash("orders", {str(HOST): to_json(ORDERS)}, replace=True),
         SetHash("epoch", to_fields(EPOCH), replace=True),
     )
+
+
+# ---- who cannot reach the coordinator
+
+
+async def test_who_calls_for_help_is_heard_until_the_call_ends(store: ManifestStore) -> None:
+    cry = Help(host=HOST, incarnation=Incarnation("w1"), reason="no beacon for 5 s")
+    await store.call_help(JOB, cry, TTL)
+    await store.call_help(JOB, cry, TTL)
+    other = Host("node-1")
+    assert await store.helps(JOB, (HOST, other)) == {HOST: cry}
+    assert await store.helps(JOB, (other,)) == {}
+    assert await store.helps(Job("other"), (HOST,)) == {}
+    assert await store.helps(JOB, ()) == {}
+    await store.call_help(JOB, cry, 0.001)
+    while await store.helps(JOB, (HOST,)):
+        if isinstance(store, MemoryManifestStore):
+            break  # its clock stands still
+
+
+async def test_a_call_for_help_is_no_part_of_what_the_coordinator_keeps(store: ManifestStore) -> None:
+    await store.call_help(JOB, Help(host=HOST, incarnation=Incarnation("w1"), reason="?"), TTL)
+    assert (await store.snapshot(JOB)).hashes == {}
 
 
 # ---- Redis that went back
@@ -296,6 +329,23 @@ async def test_s108_a_lease_without_an_end_belongs_to_nobody(rig: Rig, store: Ma
     await rig.put(f"ckpt:{{{JOB}}}:lease", '{"incarnation":"by hand","token":1,"host":"h","reports":"","beacons":""}')
     second = await lead(store, "c2")
     assert second.token > first.token
+
+
+async def test_a_lease_that_a_clock_that_went_back_made_endless_belongs_to_nobody(
+    rig: Rig, store: ManifestStore
+) -> None:
+    first = await lead(store)
+    await rig.prolong_lease(JOB, 24 * 3600.0)
+    second = await lead(store, "c2")
+    assert second.token > first.token
+    assert await rig.lease_left(JOB) <= TTL
+    assert not (await store.renew(JOB, first, TTL)).held
+
+
+async def test_a_lease_that_another_coordinator_holds_for_longer_is_respected(rig: Rig, store: ManifestStore) -> None:
+    await lead(store)
+    await rig.prolong_lease(JOB, 5 * TTL)
+    assert await store.acquire(JOB, wish("c2"), TTL) is None
 
 
 async def test_a_lease_taken_after_a_release_has_a_higher_token(store: ManifestStore) -> None:
@@ -643,3 +693,39 @@ async def test_a_lease_that_does_not_parse_belongs_to_nobody(rig: Rig, store: Ma
     assert not (await store.renew(JOB, lease, TTL)).held
     assert await write(store, lease, stamp(1, 5), SetHash("a", {"x": "1"})) == stamp(1, 0, 0)
     assert (await lead(store, "c2")).token > lease.token
+
+
+async def test_a_lease_of_another_type_belongs_to_nobody(rig: Rig, store: ManifestStore) -> None:
+    first = await lead(store)
+    await rig.put(f"ckpt:{{{JOB}}}:lease", {"by": "hand"})
+    assert not (await store.renew(JOB, first, TTL)).held
+    assert (await lead(store, "c2")).token > first.token
+
+
+@pytest.mark.parametrize("key", ["epoch", "keys"])
+async def test_a_snapshot_names_a_key_of_another_type_and_takes_it_for_absent(
+    key: str, rig: Rig, store: ManifestStore
+) -> None:
+    lease = await lead(store)
+    await write(store, lease, stamp(1), *everything())
+    await rig.put(f"ckpt:{{{JOB}}}:{key}", "by hand")
+    found = await store.snapshot(JOB)
+    assert "epoch" not in found.hashes
+    (spoilt,) = found.spoilt
+    assert spoilt.startswith(f"ckpt:{{{JOB}}}:{key}: ")
+
+
+async def test_what_only_tells_takes_the_place_of_a_key_of_another_type(rig: Rig, store: ManifestStore) -> None:
+    lease = await lead(store)
+    for key in ("events", "keys"):
+        await rig.put(f"ckpt:{{{JOB}}}:{key}", "by hand")
+    assert await write(store, lease, stamp(1), AddEvent({"event": "x"}), SetHash("alive", {"0": "a"})) is None
+    found = await store.snapshot(JOB)
+    assert (found.hashes, found.spoilt) == ({"alive": {"0": "a"}}, ())
+
+
+@pytest.mark.parametrize("key", ["ckpt:hosts", "ckpt:jobs", "ckpt:store"])
+async def test_a_key_of_another_type_that_jobs_share_is_named(key: str, rig: Rig, store: ManifestStore) -> None:
+    await rig.put(key, {"by": "hand"})
+    with pytest.raises(ProtocolError, match=f"^{key}: "):
+        await {"ckpt:hosts": store.hosts, "ckpt:jobs": store.jobs, "ckpt:store": store.store_id}[key]()

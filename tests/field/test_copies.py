@@ -53,6 +53,17 @@ def test_s13_one_of_fifty_pieces_fails_and_nothing_is_replicated_until_it_is_rig
     assert b.disk.stored[address_of(1)] == 50
 
 
+def test_s45_a_save_of_which_everything_was_rewritten_is_mutated_and_not_sent_for_ever() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    a.disk.put(tag_of(1, 40), 40)
+    a.disk.shards[address_of(1)] = [BAD] * 40
+    offer(a, 1, 40, b)
+    net.wait(5)
+    assert a.copy(1, "b").state is CopyState.MUTATED
+    assert not b.disk.named
+
+
 @pytest.mark.parametrize("dead", ["a", "b"])
 def test_s60_what_a_dead_peer_was_asked_for_is_asked_of_another_and_nothing_is_lost(dead: str) -> None:
     net = Net("a", "b", "c")

@@ -270,10 +270,16 @@ async def test_a_write_goes_through_when_the_server_becomes_master_between_two_a
 async def test_s104_a_full_server_refuses_writes_and_still_answers(server: EmbeddedRedis) -> None:
     store = quick(server.port)
     lease = await lead(store)
+    assert await store.apply(JOB, lease, stamp(1), [SetHash("alive", {"0": "ok"})]) is None
+    assert (await store.renew(JOB, lease, 60)).held
     command(server.url, "CONFIG", "SET", "maxmemory", "1")
     with pytest.raises(UnreachableError, match="maxmemory"):
-        await store.apply(JOB, lease, stamp(1), [SetHash("epoch", {"number": "1"})])
+        await store.apply(JOB, lease, stamp(2), [SetHash("epoch", {"number": "1"})])
     assert (await store.view(JOB, Host("h"), None)).lease == lease
+    assert (await store.snapshot(JOB)).hashes == {"alive": {"0": "ok"}}
+    assert await store.jobs() == frozenset()
+    assert await store.hosts() == {}
+    assert (await store.renew(JOB, lease, 60)).held  # so nobody else decides meanwhile, and what was decided stands
     assert any(problem.startswith("maxmemory:") for problem in await store.check())
     await store.close()
 

@@ -152,10 +152,10 @@ class Coordinating(Process):
                     return lambda: self._engine.take(answer)
 
                 self._ask("snapshot", snapshot)
-            case ReadHosts():
+            case ReadHosts(silent):
 
                 def hosts() -> Callable[[], None]:
-                    answer = HostsRead(model.hosts())
+                    answer = HostsRead(model.hosts(), model.helps(job, silent))
                     return lambda: self._engine.take(answer)
 
                 self._ask("hosts", hosts)

@@ -1,7 +1,7 @@
 """What goes wrong, and when: chance decides, from the seed."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 __all__ = ["Faults"]
-
-TROUBLE: Final = 45.0
-"""Seconds in which things go wrong."""
 
 
 class Faults:
@@ -44,10 +41,10 @@ class Faults:
             (self._pause, 3),
             (self._pause_coordinator, 2),
             (self._wipe, 3),
-            (self._wipe_all, 1),
+            (self._wipe_all, 3),
             (self._move, 1),
             (self._reshape, 1),
-            (self._spoil, 4),
+            (self._spoil, 8),
             (self._stop_redis, 2),
             (self._flush, 1),
             (self._save_redis, 1),
@@ -57,7 +54,7 @@ class Faults:
             (self._kill_trainer, 2),
             (self._restart_job, 2),
         ]
-        self._gap = chance.choice((2.0, 4.0, 8.0, 15.0))
+        self._gap = chance.choice((1.5, 3.0, 6.0) if world.small else (2.0, 4.0, 8.0, 15.0))
         self._over = False
 
     def begin(self) -> None:
@@ -139,8 +136,9 @@ class Faults:
         self._later(0.5, self.world.chance.choice((2.0, 12.0)), node.start)
 
     def _wipe_all(self) -> None:
-        """Every machine goes, where a backup stands."""
-        if any(training.laws.backed_up for training in self.world.trainings.values()):
+        """Every machine goes, mostly where a backup stands."""
+        backed_up = any(training.laws.backed_up for training in self.world.trainings.values())
+        if backed_up or self.world.chance.random() < 0.2:
             for node in self.world.hosts.values():
                 self._lose(node)
 

@@ -158,7 +158,9 @@ class Laws:
         """After every event: the newest committed save that no fault took is still somewhere, or another one is."""
         if not self.committed:
             return
-        changes = sum(host.disk.changes for host in self.world.hosts.values()) + 1000 * len(self.committed)
+        changes = 1000 * len(self.committed)
+        for host in self.world.hosts.values():
+            changes += host.disk.changes
         if changes == self._seen:
             return
         self._seen = changes

@@ -1,6 +1,7 @@
 """A process that may crash, be paused and be started again at any moment; what it keeps in memory dies with it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from checkpoint_replicator.ids import Host, Incarnation
@@ -42,6 +43,7 @@ class Process:
 
     def __init__(self, world: "World", name: str, host: Host, skew: float) -> None:
         self.world = world
+        self._timeline = world.timeline
         self.name = name
         self.host = host
         self.skew = skew
@@ -56,11 +58,11 @@ class Process:
     @property
     def now(self) -> float:
         """Its own monotonic clock, whose zero is its own."""
-        return self.world.now + self.skew
+        return self._timeline.now + self.skew
 
     @property
     def paused(self) -> bool:
-        return self.world.now < self.paused_until
+        return self._timeline.now < self.paused_until
 
     def start(self) -> None:
         """Begin a life."""
@@ -93,20 +95,19 @@ class Process:
 
     def soon(self, delay: float, action: Callable[[], None]) -> None:
         """Do something in this life, later; not while it is paused."""
-        life = self.life
+        timeline = self._timeline
+        timeline.at(timeline.now + delay, partial(self._act, self.life, action))
 
-        def act() -> None:
-            if not self.running or self.life != life:
-                return
-            if self.paused:
-                self._backlog.append(act)
-                return
-            try:
-                action()
-            except KilledError:
-                self.crash()
-
-        self.world.timeline.after(delay, act)
+    def _act(self, life: int, action: Callable[[], None]) -> None:
+        if not self.running or self.life != life:
+            return
+        if self._timeline.now < self.paused_until:
+            self._backlog.append(partial(self._act, life, action))
+            return
+        try:
+            action()
+        except KilledError:
+            self.crash()
 
     def boot(self) -> None:
         """Begin a life with nothing but the disk."""
@@ -137,11 +138,12 @@ class Engine(Generic[Event, Effect]):
         process = self.process
         process.world.happened(process, event)
         effects = self.machine.handle(event, process.now)
-        doomed = process.world.doom(len(effects))
-        for number, effect in enumerate(effects):
-            if number == doomed:
-                raise KilledError
-            self._perform(effect)
+        if effects:
+            doomed = process.world.doom(len(effects))
+            for number, effect in enumerate(effects):
+                if number == doomed:
+                    raise KilledError
+                self._perform(effect)
         self.sleep()
 
     def sleep(self) -> None:
@@ -153,7 +155,7 @@ class Engine(Generic[Event, Effect]):
         moment = max(deadline, now + LEAST_NAP)
         if moment < self._woken_at:
             self._woken_at = moment
-            self.process.soon(moment - now, lambda: self._wake(moment))
+            self.process.soon(moment - now, partial(self._wake, moment))
 
     def _wake(self, moment: float) -> None:
         if moment != self._woken_at:

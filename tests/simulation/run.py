@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from simulation.faults import TROUBLE, Faults
+from simulation.faults import Faults
 from simulation.laws import LawBrokenError
 from simulation.ramdisk import TornError
 from simulation.rest import come_to_rest
@@ -23,7 +23,7 @@ def run(seed: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
     try:
         world.start()
         faults.begin()
-        world.run(TROUBLE)
+        world.run(world.trouble)
         faults.end()
         come_to_rest(world)
     except TornError as error:

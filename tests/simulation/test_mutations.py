@@ -84,14 +84,6 @@ def test_dropping_without_a_keep_list_breaks_the_law_of_deletion(monkeypatch: py
     assert "does not let go" in str(first_breach(5))
 
 
-def test_a_keep_list_from_an_incomplete_view_breaks_the_law_of_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(view: View, stamp: Stamp) -> KeepList | None:
-        return keep_list(msgspec.structs.replace(view, gaps=()), stamp)
-
-    monkeypatch.setattr("checkpoint_coordinator.safekeeping.keep_list", hasty)
-    assert "told nothing complete" in str(first_breach(5, after=151))
-
-
 def test_deleting_the_committed_save_breaks_the_law_of_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(view: View, stamp: Stamp) -> KeepList | None:
         keep = keep_list(view, stamp)

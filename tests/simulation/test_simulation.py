@@ -8,7 +8,7 @@ import pytest
 
 from simulation.run import run
 
-SEEDS: Final = 100
+SEEDS: Final = 500
 pytestmark = pytest.mark.timeout(120)  # a seed takes a second, more where the machine is busy
 REPLAYED: Final = os.environ.get("SEED", "")
 SOMETIMES: Final = (

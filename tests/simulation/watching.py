@@ -13,7 +13,7 @@ from checkpoint_replicator.messages import (
     TransferReport,
     UploaderReport,
 )
-from checkpoint_replicator.records import HostRecord, Lease
+from checkpoint_replicator.records import Help, HostRecord, Lease
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.machine import WatcherMachine
@@ -113,6 +113,14 @@ class Watching(Process):
                     return lambda: self._engine.take(answer)
 
                 world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)))
+            case do.CallHelp(job, reason, seconds):
+
+                def call() -> Callable[[], None]:
+                    cry = Help(host=self.host, incarnation=self.incarnation, reason=reason)
+                    world.redis.model.call_help(job, cry, seconds)
+                    return lambda: None
+
+                world.redis.ask(self, call, lambda _: None)
             case do.Register():
                 self._registration = effect
                 self._register()

@@ -31,6 +31,8 @@ TIMES: Final = Times(
     lease_renewed=2.0,
     lease_ttl=6.0,
     lease_margin=1.5,
+    look=0.15,
+    facts=4.0,
     beacon=1.5,
     beacon_silent=4.0,
     scan=2.0,
@@ -51,8 +53,17 @@ TIMES: Final = Times(
 """The product's times, closer together, so that a run is short."""
 
 
+SMALL: Final = 0.85
+"""So many worlds have few nodes and a short trouble."""
+
+
 class World:
-    """Everything; made from a seed, and the same from the same seed."""
+    """Everything; made from a seed, and the same from the same seed.
+
+    Attributes:
+        small: few nodes, a short trouble.
+        trouble: seconds in which things go wrong.
+    """
 
     def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None) -> None:
         self.seed = seed
@@ -70,13 +81,16 @@ class World:
         self.redis = Redis(self)
         self.bucket = Bucket(self, "memory://bucket")
         self.court = Court(self)
+        self.small = chance.random() < SMALL
+        self.trouble = chance.uniform(8.0, 16.0) if self.small else 45.0
         self.tight = chance.random() < 0.15
         self.trainings: dict[Job, Training] = {}
         self.hosts: dict[Host, Node] = {}
-        self._found(Job("run"), chance.choices((2, 3, 4, 5, 6, 8), (30, 30, 20, 8, 8, 4))[0])
-        if chance.random() < 0.15:
+        counts = (2, 2, 3) if self.small else (2, 3, 3, 4, 4, 5, 6, 8)
+        self._found(Job("run"), chance.choice(counts))
+        if not self.small and chance.random() < 0.3:
             self._found(Job("try"), chance.choice((1, 2, 2, 3)))
-        for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+        for _ in range(chance.choice((0, 0, 0, 1) if self.small else (0, 0, 0, 1, 1, 2))):
             self._add(max(node.size for node in self.hosts.values()))
         self.coordinators = [
             Coordinating(self, f"c{number}", job, chance.uniform(0, 1000))
@@ -87,7 +101,7 @@ class World:
     def _found(self, job: Job, nodes: int) -> None:
         """Make up a job and the hosts that it begins on."""
         chance = self.chance
-        workers = chance.choice((1, 1, 2))
+        workers = 1 if self.small else chance.choice((1, 1, 2))
         directories = workers == 1 and chance.random() < 0.5
         d = 2 if nodes % 2 == 0 and chance.random() < 0.25 else 1
         peers = chance.choice((1, 1, 1, 2)) if nodes > 2 else 1
@@ -159,9 +173,10 @@ class World:
 
     def run(self, until: float, over: "Callable[[], bool] | None" = None) -> bool:
         """Go on, checking the laws after every event; True as soon as `over` holds."""
-        while self.timeline.next <= until:
-            self.timeline.step()
-            self.court.check()
+        timeline, check = self.timeline, self.court.check
+        while timeline.next <= until:
+            timeline.step()
+            check()
             if over is not None and over():
                 return True
         self.timeline.now = until

@@ -32,7 +32,7 @@ from checkpoint_replicator.errors import UnreachableError
 from checkpoint_replicator.ids import Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import NodeReport, Wish
-from checkpoint_replicator.records import Lease, NodeView, RestoreRecord
+from checkpoint_replicator.records import Help, Lease, NodeView, RestoreRecord
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store.fields import from_json
 from checkpoint_replicator.times import Times
@@ -105,8 +105,8 @@ class Coordinator:
                     store.release(JOB, lease)
                 case ReadSnapshot(token):
                     self._queue.append(SnapshotRead(token, store.snapshot(JOB), store.time()))
-                case ReadHosts():
-                    self._queue.append(HostsRead(store.hosts()))
+                case ReadHosts(silent):
+                    self._queue.append(HostsRead(store.hosts(), store.helps(JOB, silent)))
                 case Write(lease, stamp, changes, after):
                     self._queue.append(Written(stamp, store.apply(JOB, lease, stamp, changes, after)))
                 case RemoveJob():
@@ -138,6 +138,8 @@ class Bench:
         self.options = options or Options()
         self.coordinators: list[Coordinator] = []
         self.woken = False
+        self.cut_off: set[Host] = set()
+        """Hosts that reach Redis and no coordinator."""
         self._reported: dict[Host, tuple[NodeReport, float]] = {}
         self._registered: dict[Host, str] = {}
         self._wishes = 0
@@ -223,9 +225,14 @@ class Bench:
                 if node.knows:
                     self.store.add_job(JOB)
             node.obey(self.view(node))
+            if node.host in self.cut_off:
+                cry = Help(host=node.host, incarnation=node.incarnation, reason="no beacon for 5 s")
+                self.store.call_help(JOB, cry, 2 * self.times.beacon_silent)
         if not node.knows and self._idle():
             return  # nothing to tell, and nobody to tell it to
         report = node.report()
+        if node.host in self.cut_off:
+            return
         before, at = self._reported.get(node.host, (None, float("-inf")))
         same = before is not None and _without_version(before) == _without_version(report)
         if same and self.clock.now - at < self.times.report:

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
-from checkpoint_replicator.records import HostRecord, Lease, NodeView
+from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, SetScores, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
@@ -89,7 +89,7 @@ class StoreModel:
 
     def store_id(self) -> StoreId:
         self._reach()
-        if STORE not in self._strings:
+        if self._string(STORE) is None:
             self._strings[STORE] = self._ids()
         return StoreId(self._strings[STORE])
 
@@ -99,11 +99,11 @@ class StoreModel:
 
     def jobs(self) -> frozenset[Job]:
         self._reach()
-        return frozenset(Job(name) for name in self._sets.get(JOBS, ()))
+        return frozenset(Job(name) for name in self._set(JOBS))
 
     def add_job(self, job: Job) -> None:
         self._reach()
-        self._sets.setdefault(JOBS, set()).add(job)
+        self._sets[JOBS] = self._set(JOBS) | {job}
         for listener in tuple(self.listeners):
             listener(job)
 
@@ -115,7 +115,7 @@ class StoreModel:
     def register(self, record: HostRecord) -> None:
         self._reach()
         self._hashes[host_key(record.host)] = to_fields(record)
-        self._sets.setdefault(HOSTS, set()).add(record.host)
+        self._sets[HOSTS] = self._set(HOSTS) | {record.host}
 
     def unregister(self, host: Host, incarnation: Incarnation) -> None:
         self._reach()
@@ -126,7 +126,7 @@ class StoreModel:
 
     def hosts(self) -> Mapping[Host, HostRecord]:
         self._reach()
-        keys = {Host(name): host_key(Host(name)) for name in sorted(self._sets.get(HOSTS, ()))}
+        keys = {Host(name): host_key(Host(name)) for name in sorted(self._set(HOSTS))}
         return {host: from_fields(HostRecord, self._hash(key), key) for host, key in keys.items() if self._hash(key)}
 
     def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
@@ -134,7 +134,8 @@ class StoreModel:
         fence = self._fence(job) or ZERO
         token = fence.token + 1
         key = job_key(job, "lease")
-        if (held := self._strings.get(key)) is not None and self.ttl(key) is not None:
+        left = self.ttl(key)
+        if (held := self._strings.get(key)) is not None and left is not None and left <= 10 * ttl:
             if not _names(held, lease.incarnation, None):
                 return None
             token = int(json.loads(held)["token"])
@@ -142,6 +143,16 @@ class StoreModel:
         self._raise(job, Stamp(max(token, fence.token), fence.epoch, fence.number))
         self.put(job_key(job, "lease"), to_json(taken), ttl)
         return taken
+
+    def call_help(self, job: Job, cry: Help, ttl: float) -> None:
+        self._reach()
+        self.put(job_key(job, f"help:{cry.host}"), to_json(cry), ttl)
+
+    def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
+        self._reach()
+        keys = {host: job_key(job, f"help:{host}") for host in sorted(hosts)}
+        texts = {host: (key, self._string(key)) for host, key in keys.items()}
+        return {host: from_json(Help, text, key) for host, (key, text) in texts.items() if text is not None}
 
     def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
         store = self.store_id()
@@ -170,15 +181,19 @@ class StoreModel:
     def snapshot(self, job: Job) -> Snapshot:
         store = self.store_id()
         hashes: dict[str, dict[str, str]] = {}
-        for name in sorted(self._hashes.get(job_key(job, "keys"), {})):
+        spoilt: list[str] = []
+        index = job_key(job, "keys")
+        if self._is_other(index, self._hashes):
+            spoilt.append(f"{index}: expected a hash")
+        for name in sorted(self._hashes.get(index, {})):
             key = job_key(job, name)
             if key in self._hashes:
                 hashes[name] = dict(self._hashes[key])
             elif key in self._scores:
                 hashes[name] = {member: score_text(float(score)) for member, score in self._scores[key].items()}
             elif key in self._strings or key in self._sets or key in self._streams:
-                raise ProtocolError(f"{key}: expected a hash or a sorted set")
-        return Snapshot(store, self._fence(job) or ZERO, hashes)
+                spoilt.append(f"{key}: expected a hash or a sorted set")
+        return Snapshot(store, self._fence(job) or ZERO, hashes, tuple(spoilt))
 
     def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         self._reach()
@@ -219,15 +234,31 @@ class StoreModel:
         self._streams.pop(key, None)
         self._expires.pop(key, None)
 
+    def _is_other(self, key: str, kind: Mapping[str, Value]) -> bool:
+        """Tell whether a key has another type."""
+        parts: tuple[Mapping[str, Value], ...] = (
+            self._strings,
+            self._hashes,
+            self._scores,
+            self._sets,
+            self._streams,
+        )
+        return any(key in part for part in parts if part is not kind)
+
     def _hash(self, key: str) -> dict[str, str]:
-        if any(key in part for part in (self._strings, self._scores, self._sets, self._streams)):
+        if self._is_other(key, self._hashes):
             raise ProtocolError(f"{key}: expected a hash")
         return self._hashes.get(key, {})
 
     def _string(self, key: str) -> str | None:
-        if any(key in part for part in (self._hashes, self._scores, self._sets, self._streams)):
+        if self._is_other(key, self._strings):
             raise ProtocolError(f"{key}: expected a string")
         return self._strings.get(key)
+
+    def _set(self, key: str) -> set[str]:
+        if self._is_other(key, self._sets):
+            raise ProtocolError(f"{key}: expected a set")
+        return self._sets.get(key, set())
 
     def _fence(self, job: Job) -> Stamp | None:
         key = job_key(job, "fence")
@@ -242,6 +273,8 @@ class StoreModel:
 
     def _write(self, job: Job, change: Change) -> None:
         key = job_key(job, change.key) if not isinstance(change, AddEvent) else job_key(job, "events")
+        if self._is_other(job_key(job, "keys"), self._hashes):
+            self._drop(job_key(job, "keys"))
         index = self._hashes.setdefault(job_key(job, "keys"), {})
         match change:
             case SetHash():
@@ -267,6 +300,8 @@ class StoreModel:
                 self._drop(key)
                 index.pop(change.key, None)
             case AddEvent():
+                if self._is_other(key, self._streams):
+                    self._drop(key)
                 events = self._streams.setdefault(key, [])
                 events.append(dict(change.fields))
                 del events[:-EVENTS_LIMIT]
@@ -326,6 +361,12 @@ class MemoryManifestStore:
 
     async def hosts(self) -> Mapping[Host, HostRecord]:
         return self.model.hosts()
+
+    async def call_help(self, job: Job, cry: Help, ttl: float) -> None:
+        self.model.call_help(job, cry, ttl)
+
+    async def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
+        return self.model.helps(job, hosts)
 
     async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
         return self.model.acquire(job, lease, ttl)

@@ -15,6 +15,7 @@ from checkpoint_replicator import process
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.config import NodeConfig, ServiceConfig
 from checkpoint_replicator.errors import BusyError, ConfigError, CorruptError, UnreachableError
+from checkpoint_replicator.metrics import new_registry
 from checkpoint_replicator.process import Runtime, describe, execute, exit_code, service_command
 from checkpoint_replicator.times import Times
 from support.factories import envelope
@@ -43,6 +44,27 @@ def events(text: str) -> list[str]:
 
 def test_a_service_that_is_asked_to_stop_ends_with_0() -> None:
     assert execute("sample", ServiceConfig(), stop_at_once) == 0
+
+
+def test_s71_a_stop_that_is_asked_for_before_the_service_runs_ends_it_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # as soon as anybody can know of the process
+
+    monkeypatch.setattr(process, "_write_health", started)
+    assert execute("sample", ServiceConfig(), wait_for_the_stop) == 0
+
+
+def test_s71_a_stop_before_the_event_loop_is_there_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(name: str, host: str) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return new_registry(name, host)
+
+    monkeypatch.setattr("checkpoint_replicator.process.new_registry", made)
+    assert execute("sample", ServiceConfig(), wait_for_the_stop) == 0
+
+
+async def wait_for_the_stop(_config: ServiceConfig, runtime: Runtime) -> None:
+    await runtime.stopping.wait()
 
 
 def test_a_service_that_does_not_drain_is_ended_at_its_deadline() -> None:
@@ -201,7 +223,9 @@ def test_a_health_port_that_is_taken_is_said() -> None:
     def _inner(taken: str) -> int:
         with pytest.raises(BusyError, match="cannot be bound"):
             asyncio.run(
-                process._serve("inner", ServiceConfig(health=taken), stop_at_once, structlog.get_logger(), None)
+                process._serve(
+                    "inner", ServiceConfig(health=taken), stop_at_once, structlog.get_logger(), None, early=[]
+                )
             )
         return 75
 

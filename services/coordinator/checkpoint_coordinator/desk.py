@@ -1,6 +1,6 @@
 """What all parts of one job's machine share: what was heard, what was decided, and the next stamp."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,9 +13,9 @@ from checkpoint_coordinator.inventory import Inventory, take_stock
 from checkpoint_coordinator.membership import Membership
 from checkpoint_coordinator.replication import placements
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Host, Job, Rank
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank
 from checkpoint_replicator.liveness import Life
-from checkpoint_replicator.messages import Service
+from checkpoint_replicator.messages import BackupEntry, Held, Service
 from checkpoint_replicator.records import EpochState, HostRecord, Member, Peer
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.times import Times
@@ -23,6 +23,7 @@ from checkpoint_replicator.times import Times
 __all__ = ["Desk", "Options"]
 
 MOST_EVENTS = 256
+NOT_READ = "not read yet"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +48,11 @@ class Desk:
         unix: seconds between the Unix epoch and the zero of the monotonic clock, by Redis TIME.
         stock: what lies where, as of the last look.
         live: hosts that are not lost, as of the last look.
+        common_fault: so many members fell silent together that store or network must be at fault, as of the last look.
+        patient: the lease was taken so lately that who is silent may still speak, as of the last look.
         registered: hosts that Redis names.
         decisions: what Redis shows of the restore decisions, by epoch, oldest first.
+        hosts_fault: why it is not known which hosts are registered; empty when it is.
         events: for the stream of the job, in order.
     """
 
@@ -65,9 +69,42 @@ class Desk:
         self.unix: float | None = None
         self.stock = Inventory()
         self.live: frozenset[Host] = frozenset()
+        self.common_fault = False
+        self.patient = True
         self.registered: Mapping[Host, HostRecord] = {}
         self.decisions: Sequence[tuple[int, Mapping[str, str]]] = ()
+        self.hosts_fault = NOT_READ
+        self._appeared: dict[Host, tuple[Incarnation, float]] = {}
         self.events: list[dict[str, str]] = []
+        self._crew: tuple[object, Crew] | None = None
+        """The last crew, and of what it was made."""
+
+    def look(self, now: float) -> None:
+        """Judge who lives."""
+        self.live = self.hearing.live(now)
+        self.common_fault = self.hearing.common_fault([member.host for member in self.members], now)
+        self.patient = now - self.since < self.times.lost
+
+    def begin(self, now: float) -> None:
+        """The lease was taken: what is known of hosts counts from here."""
+        self.since, self.patient = now, True
+        self.registered, self.hosts_fault = {}, NOT_READ
+        self._appeared.clear()
+        self.hearing.stale()
+
+    def take_hosts(self, hosts: Mapping[Host, HostRecord], now: float) -> None:
+        """Take up which hosts are registered; each is waited for from its appearance."""
+        self.registered, self.hosts_fault = hosts, ""
+        self._appeared = {
+            host: seen
+            if (seen := self._appeared.get(host)) is not None and seen[0] == record.incarnation
+            else (record.incarnation, now)
+            for host, record in hosts.items()
+        }
+
+    def appeared(self, host: Host) -> float:
+        """Return since when a report of a host is waited for, in monotonic seconds."""
+        return max(self.since, self._appeared.get(host, (None, self.since))[1])
 
     def next_stamp(self, epoch: Epoch | None = None) -> Stamp:
         """Return a stamp above all before, for one decision."""
@@ -107,27 +144,31 @@ class Desk:
         """Whether the job has been at rest for so long that it counts as ended."""
         return self.state.epoch is not None and self.state.epoch.state is EpochState.IDLE
 
-    def stocktake(self) -> Inventory:
-        """Return what lies where: on live hosts, and in the backups but those superseded ones that nobody ordered."""
-        forced, record, listing = self.state.forced, self.state.restore, self.archive.listing
+    def reports(self) -> dict[Host, tuple[tuple[Held, ...], Peer | None]]:
+        """Return what live hosts hold, and how they are reached."""
+        found = ((host, self.hearing.voices[host].report) for host in self.live)
+        return {host: (report.held, report.transfer) for host, report in found}
+
+    def entries(self) -> tuple[BackupEntry, ...]:
+        """Return the listed backups but those superseded ones that nobody ordered."""
+        listing = self.archive.listing
+        if listing is None:
+            return ()
+        superseded = self.archive.superseded
+        if not superseded:
+            return listing.entries
+        forced, record = self.state.forced, self.state.restore
         ordered = {
             forced.backup if forced is not None else None,
             record.backup if record is not None else None,
-            (listing.forced or "").strip() if listing is not None else None,
+            (listing.forced or "").strip(),
         }
-        return self._stocktake(self.archive.superseded - ordered)
+        return tuple(entry for entry in listing.entries if entry.name not in superseded or entry.name in ordered)
 
     def full_stock(self) -> Inventory:
         """Return what lies where, whatever was superseded."""
-        return self._stocktake(frozenset())
-
-    def _stocktake(self, hidden: Collection[str]) -> Inventory:
-        reports = {
-            host: (self.hearing.voices[host].report.held, self.hearing.voices[host].report.transfer)
-            for host in self.live
-        }
         listing = self.archive.listing
-        return take_stock(reports, (e for e in listing.entries if e.name not in hidden) if listing is not None else ())
+        return take_stock(self.reports(), listing.entries if listing is not None else ())
 
     def holds_anything(self, host: Host) -> bool:
         """Tell whether a host reports anything of the job that would have to be removed."""
@@ -144,17 +185,23 @@ class Desk:
         return found
 
     def crew(self) -> Crew | None:
-        """Return who saves together; None while an epoch is not released or a member's yaml was not heard of."""
+        """Return who saves together; None while an epoch is not released or a member's yaml was not heard of.
+
+        Of a member that is lost the yaml is not waited for: its fellows' saves need their copies all the more.
+        """
         epoch = self.state.epoch
-        if epoch is None or epoch.shape is None or not self.running:
+        if epoch is None or epoch.shape is None or not self.running or len(epoch.members) < epoch.shape.nodes:
             return None
         specs = self.specs()
-        if len(specs) < epoch.shape.nodes:
+        if any(one.rank not in specs and (self.patient or one.host in self.live) for one in epoch.members):
             return None
-        lost = frozenset(member.host for member in epoch.members if member.host not in self.live)
-        return Crew(
-            shape=epoch.shape, members=epoch.members, placements=placements(epoch.members, specs, lost), live=self.live
-        )
+        known = (epoch.shape, epoch.members, specs, self.live, self.common_fault)
+        if self._crew is None or self._crew[0] != known:
+            # Under a common fault copies stay placed where they were: the silent hosts are as good as there.
+            lost = frozenset(one.host for one in epoch.members if one.host not in self.live and not self.common_fault)
+            placed = placements(epoch.members, specs, lost)
+            self._crew = known, Crew(shape=epoch.shape, members=epoch.members, placements=placed, live=self.live)
+        return self._crew[1]
 
     def peers(self) -> dict[Host, Peer | None]:
         """Return how each live host's transfer is reached."""
@@ -180,6 +227,11 @@ class Desk:
         }
 
     def roots(self) -> frozenset[str]:
-        """Return every backup root that anybody has in its configuration."""
-        found = {voice.report.backup_root for voice in self.hearing.voices.values()} | {self.options.backup}
+        """Return every backup root that anybody has in its configuration.
+
+        That of a lost host counts where nobody else has one: it says that there may be backups.
+        """
+        voices = self.hearing.voices.items()
+        living = {voice.report.backup_root for host, voice in voices if host in self.live} | {self.options.backup}
+        found = living if any(living) else {voice.report.backup_root for _, voice in voices}
         return frozenset(root.rstrip("/") for root in found if root)

@@ -4,7 +4,7 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.index import Hashes
 from checkpoint_replicator.ids import Host, Rank
-from checkpoint_replicator.liveness import pace
+from checkpoint_replicator.liveness import Life, pace
 from checkpoint_replicator.messages import NodeReport
 from checkpoint_replicator.records import EpochState
 from checkpoint_replicator.store.fields import to_json
@@ -20,6 +20,7 @@ def facts(desk: Desk, now: float) -> Hashes:
     old: dict[Rank, list[str]] = {}
     for session, rank in desk.membership.superseded.items():
         old.setdefault(rank, []).append(session)
+    lives = desk.hearing.superseded()
     for rank, seat in sorted(desk.membership.seats.items()):
         voice = desk.hearing.voices.get(seat.host)
         fields = {
@@ -28,6 +29,7 @@ def facts(desk: Desk, now: float) -> Hashes:
             "state": str(seat.session.state),
             "epoch": str(seat.session.epoch),
             "superseded": to_json(old.get(rank, [])[-MOST_SUPERSEDED:]),
+            "superseded-incarnations": to_json(lives.get(seat.host, [])[-MOST_SUPERSEDED:]),
         }
         if voice is not None:
             fields.update(_node(voice))
@@ -40,6 +42,7 @@ def _node(voice: Voice) -> dict[str, str]:
     report = voice.report
     fields = {
         "incarnation": str(voice.incarnation),
+        "version": str(report.version),
         "complete": "yes" if report.complete else "no",
         "services": to_json(
             {str(one.service): one.reason or ("up" if one.alive else "down") for one in report.services}
@@ -80,7 +83,18 @@ def _alive(desk: Desk, now: float) -> dict[str, str]:
         if restoring and voice.progress is not None and voice.progress.have < voice.progress.size:
             verdict = pace(silence, voice.progress, now, desk.times)
             state, reason = str(verdict.pace), verdict.reason
+        calls = desk.hearing.call(host, now)
+        if calls:
+            reason = f"cut off: {calls}"
         name = str(ranks[host]) if host in ranks else f"host {host}"
         since = round(desk.wall(voice.at), 1)
         fields[name] = to_json({"state": state, "age": round(silence, 1), "heard": since, "reason": reason})
+    for member in desk.members:
+        if str(member.rank) not in fields and not desk.patient:
+            reason = f"{member.host} did not report to this coordinator"
+            since = round(desk.wall(desk.since), 1)
+            state = str(Life.LOST)
+            fields[str(member.rank)] = to_json(
+                {"state": state, "age": round(now - desk.since, 1), "heard": since, "reason": reason}
+            )
     return fields

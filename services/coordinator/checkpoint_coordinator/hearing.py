@@ -4,7 +4,7 @@ A host has one voice for a job: its watcher. Of two incarnations the one taken u
 heard again. Ages are judged by the coordinator's own clock.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from checkpoint_replicator.ids import Host, Incarnation
 from checkpoint_replicator.liveness import Life, Progress, is_common_fault, life, moved
 from checkpoint_replicator.messages import NodeReport, Party
+from checkpoint_replicator.records import Help
 from checkpoint_replicator.times import Times
 
 __all__ = ["Hearing", "Voice"]
@@ -47,7 +48,18 @@ class Hearing:
     def __init__(self, times: Times) -> None:
         self.voices: dict[Host, Voice] = {}
         self._times = times
-        self._old: dict[Incarnation, None] = {}
+        self._old: dict[Incarnation, Host] = {}
+        self._calls: dict[Host, tuple[float, str]] = {}
+        """Hosts that told Redis that they cannot reach us: when that was read, and why."""
+
+    def repeats(self, sender: Party, report: NodeReport, now: float) -> NodeReport | None:
+        """Return what its host said last, where a report says the same again and the host was not silent since."""
+        voice = self.voices.get(sender.host)
+        if voice is None or not voice.fresh or voice.incarnation != sender.incarnation:
+            return None
+        if now - voice.at >= self._times.suspect or voice.report != report:
+            return None
+        return voice.report
 
     def take(self, sender: Party, report: NodeReport, now: float) -> bool:
         """Take up a report; False when a later one of its host was taken up before."""
@@ -60,9 +72,7 @@ class Hearing:
             if report.version < before.report.version:
                 return False
         elif before is not None:
-            self._old[before.incarnation] = None
-            while len(self._old) > MOST_OLD:
-                self._old.pop(next(iter(self._old)))
+            self.supersede(sender.host, before.incarnation)
         progress = None
         if report.restore is not None:
             same = before is not None and before.report.restore is not None
@@ -71,7 +81,32 @@ class Hearing:
                 before.progress if same and before else None, report.restore.have, report.restore.size, now
             )
         self.voices[sender.host] = Voice(sender.host, sender.incarnation, report, now, progress)
+        self._calls.pop(sender.host, None)
         return True
+
+    def supersede(self, host: Host, incarnation: Incarnation) -> None:
+        """Never hear this life of a host's watcher again."""
+        self._old[incarnation] = host
+        while len(self._old) > MOST_OLD:
+            self._old.pop(next(iter(self._old)))
+
+    def superseded(self) -> dict[Host, list[Incarnation]]:
+        """Return the lives that are never heard again, the latest last."""
+        found: dict[Host, list[Incarnation]] = {}
+        for incarnation, host in self._old.items():
+            found.setdefault(host, []).append(incarnation)
+        return found
+
+    def called(self, calls: Mapping[Host, Help], now: float) -> None:
+        """Take up who told Redis to live and not to reach us."""
+        for host, cry in calls.items():
+            if cry.incarnation not in self._old and len(self._calls) < MOST_HOSTS:
+                self._calls[host] = (now, cry.reason)
+
+    def call(self, host: Host, now: float) -> str:
+        """Say why a host cannot reach us; empty where it does not say so."""
+        at, reason = self._calls.get(host, (float("-inf"), ""))
+        return reason if now - at < self._times.lost / 2 else ""
 
     def silence(self, host: Host, now: float) -> float:
         """Return the seconds since the host's last report; endless for one that never spoke."""
@@ -79,8 +114,9 @@ class Hearing:
         return now - voice.at if voice else float("inf")
 
     def life(self, host: Host, now: float) -> Life:
-        """Judge a host."""
-        return life(self.silence(host, now), self._times)
+        """Judge a host; one that calls for help lives, and is not replaced."""
+        found = life(self.silence(host, now), self._times)
+        return Life.SUSPECT if found is Life.LOST and self.call(host, now) else found
 
     def live(self, now: float) -> frozenset[Host]:
         """Return the hosts that are not lost."""

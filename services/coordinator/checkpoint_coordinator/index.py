@@ -12,8 +12,9 @@ import msgspec
 
 from checkpoint_coordinator.archive import BackupRecord, LastBackup
 from checkpoint_coordinator.commit import SaveState
+from checkpoint_coordinator.texts import Texts
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.ids import Address, Host, Rank, SessionId, Worker
+from checkpoint_replicator.ids import Address, Host, Incarnation, Rank, SessionId, Worker
 from checkpoint_replicator.records import EpochRecord, FetchPlan, KeepList, Orders, RestoreRecord
 from checkpoint_replicator.save import Save, ShardKey, parse_save
 from checkpoint_replicator.shape import Shape
@@ -91,6 +92,8 @@ class State(msgspec.Struct, kw_only=True):
     wishes: dict[str, WishAnswer] = msgspec.field(default_factory=dict)
     members: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
     superseded: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
+    lives: list[tuple[Host, Incarnation]] = msgspec.field(default_factory=list)
+    """Superseded lives of watchers."""
     unreadable: list[str] = msgspec.field(default_factory=list)
 
 
@@ -99,30 +102,42 @@ def score(save: Save) -> float:
     return float(save.epoch * (1 << 32) + min(save.step, (1 << 32) - 1))
 
 
-def hashes(state: State) -> Hashes:
-    """Return the decisions of the state as Redis should hold them."""
+def hashes(state: State, texts: Texts | None = None) -> Hashes:
+    """Return the decisions of the state as Redis should hold them.
+
+    Args:
+        state: what was decided.
+        texts: what was made of the same records before.
+    """
+    texts = Texts() if texts is None else texts
     found: Hashes = {}
+
+    def show(key: str, record: object, make: Callable[[], dict[str, str]], *more: object) -> None:
+        found[key] = texts.of(key, (record, *more), make)
+
     if state.epoch is not None:
-        found["epoch"] = to_fields(state.epoch)
+        show("epoch", state.epoch, partial(to_fields, state.epoch))
         if state.restore is not None:
-            found[f"restore:{state.epoch.number}"] = _restore(state.restore, state.plans)
+            make = partial(_restore, state.restore, state.plans)
+            show(f"restore:{state.epoch.number}", state.restore, make, *state.plans, *state.plans.values())
     if state.keep is not None:
-        found["keep"] = to_fields(state.keep)
-    found["orders"] = {host: to_json(orders) for host, orders in sorted(state.orders.items())}
+        show("keep", state.keep, partial(to_fields, state.keep))
+    show("orders", None, partial(_orders, state.orders), *state.orders, *state.orders.values())
     for save, record in state.saves.items():
-        found[f"step:{save}"] = _save_fields(record)
-    found["steps"] = {str(save): repr(score(save)) for save in state.saves}
+        show(f"step:{save}", record, partial(_save_fields, record))
+    show("steps", None, partial(_scores, tuple(state.saves)), *state.saves)
     for name, backup in state.backups.items():
-        found[f"backup:{name}"] = to_fields(backup)
+        show(f"backup:{name}", backup, partial(to_fields, backup))
     found["backups"] = {name: repr(backup.verified_at) for name, backup in state.backups.items()}
     if state.last_backup is not None:
-        found["lastbackup"] = to_fields(state.last_backup)
+        show("lastbackup", state.last_backup, partial(to_fields, state.last_backup))
     for key in BY_PEOPLE:
         record = getattr(state, key)
         if record is not None:
-            found[key] = to_fields(record)
+            show(key, record, partial(to_fields, record))
     if state.wishes:
         found["wishes"] = {ident: to_json(answer) for ident, answer in state.wishes.items()}
+    texts.forget()
     return found
 
 
@@ -133,10 +148,10 @@ def changes(wanted: Mapping[str, Mapping[str, str]], known: Mapping[str, Mapping
     """
     listed: list[Change] = []
     room = MOST_ELEMENTS
-    for key in sorted({*wanted, *known}, key=_turn):
+    different = [key for key, fields in wanted.items() if not _same(fields, known.get(key, {}))]
+    different += [key for key, before in known.items() if before and key not in wanted]
+    for key in sorted(different, key=_turn):
         fields, before = wanted.get(key, {}), known.get(key, {})
-        if fields == before:
-            continue
         change = _change(key, fields, before)
         cost = len(change.fields) if isinstance(change, SetHash) else len(fields) + 1
         if listed and cost > room:
@@ -144,6 +159,10 @@ def changes(wanted: Mapping[str, Mapping[str, str]], known: Mapping[str, Mapping
         room -= cost
         listed.append(change)
     return listed
+
+
+def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return one is other or one == other
 
 
 def _change(key: str, fields: Mapping[str, str], before: Mapping[str, str]) -> Change:
@@ -157,8 +176,8 @@ def _change(key: str, fields: Mapping[str, str], before: Mapping[str, str]) -> C
 
 
 def merged(known: Hashes, written: Sequence[Change]) -> Hashes:
-    """Return what Redis holds after these changes."""
-    after = {key: dict(fields) for key, fields in known.items()}
+    """Return what Redis holds after these changes; the fields of other keys are the same objects."""
+    after = dict(known)
     for change in written:
         match change:
             case SetHash(key, fields, replace):
@@ -178,6 +197,14 @@ def _turn(key: str) -> tuple[int, str]:
         if key == end or (end.endswith(":") and key.startswith(end)):
             return place + 1, key
     return 0, key
+
+
+def _orders(orders: Mapping[Host, Orders]) -> dict[str, str]:
+    return {host: to_json(orders[host]) for host in sorted(orders)}
+
+
+def _scores(saves: Sequence[Save]) -> dict[str, str]:
+    return {str(save): repr(score(save)) for save in saves}
 
 
 def _restore(record: RestoreRecord, plans: Mapping[Rank, FetchPlan]) -> dict[str, str]:
@@ -232,6 +259,7 @@ def recall(found: Mapping[str, Mapping[str, str]]) -> State:
         elif kind == "node":
             state.superseded.extend(_guard(state.unreadable, key, partial(_recall_old, name, fields)) or ())
             state.members.extend(_guard(state.unreadable, key, partial(_recall_seat, name, fields)) or ())
+            state.lives.extend(_guard(state.unreadable, key, partial(_recall_lives, name, fields)) or ())
     state.last_backup = read.record("lastbackup", LastBackup)
     for key, record_type in BY_PEOPLE.items():
         setattr(state, key, read.record(key, record_type))
@@ -278,6 +306,12 @@ def _recall_seat(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, Sessi
 def _recall_old(name: str, fields: Mapping[str, str]) -> list[tuple[Rank, SessionId]]:
     old = from_json(list[str], fields.get("superseded", "[]"), f"node:{name} superseded")
     return [(Rank(int(name)), SessionId(session)) for session in old]
+
+
+def _recall_lives(name: str, fields: Mapping[str, str]) -> list[tuple[Host, Incarnation]]:
+    field = "superseded-incarnations"
+    lives = from_json(list[str], fields.get(field, "[]"), f"node:{name} {field}")
+    return [(Host(fields.get("host", "")), Incarnation(life)) for life in lives]
 
 
 class _Reader:

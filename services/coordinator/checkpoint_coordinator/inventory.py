@@ -1,6 +1,7 @@
 """What lies where: the shards that live hosts and backups hold, by save; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -40,8 +41,8 @@ class Copy(msgspec.Struct, frozen=True):
     peer: Peer | None
 
 
-class Found(msgspec.Struct):
-    """Everything that is known of one line.
+class Found(msgspec.Struct, dict=True):
+    """Everything that is known of one line; nothing is added once it was asked.
 
     Attributes:
         line: save and shape.
@@ -57,7 +58,18 @@ class Found(msgspec.Struct):
 
     def addresses(self, key: ShardKey) -> tuple[Address, ...]:
         """Return the contents that are offered for a shard; more than one is a conflict."""
-        return tuple(sorted(address for other, address in self.tags if other == key))
+        return self._contents.get(key, ())
+
+    @cached_property
+    def _contents(self) -> Mapping[ShardKey, tuple[Address, ...]]:
+        found: dict[ShardKey, tuple[Address, ...]] = {}
+        for key, address in self.tags:
+            found[key] = tuple(sorted((*found.get(key, ()), address)))
+        return found
+
+    @cached_property
+    def _resolved(self) -> Mapping[ShardKey, Tag | None]:
+        return {key: self._resolve(key) for key in self._contents}
 
     def resolve(self, key: ShardKey) -> Tag | None:
         """Choose the content of a shard, or None where there is none or no honest choice.
@@ -65,6 +77,9 @@ class Found(msgspec.Struct):
         Of two contents that stand under one shard the committed one counts, then the one in a backup, then the one on
         the host that saved it; the first content of a shard is the one that commits.
         """
+        return self._resolved.get(key)
+
+    def _resolve(self, key: ShardKey) -> Tag | None:
         addresses = self.addresses(key)
         if len(addresses) > 1:
             for rule in (self._is_committed, self._is_backed_up, self._is_own):
@@ -76,10 +91,18 @@ class Found(msgspec.Struct):
 
     def hosts(self, key: ShardKey, address: Address) -> frozenset[Host]:
         """Return the live hosts that hold this content for this shard."""
-        return frozenset(copy.host for copy in self.copies.get((key, address), ()))
+        return self._hosts.get((key, address), frozenset())
+
+    @cached_property
+    def _hosts(self) -> Mapping[tuple[ShardKey, Address], frozenset[Host]]:
+        return {shard: frozenset(copy.host for copy in copies) for shard, copies in self.copies.items()}
 
     def missing(self) -> tuple[ShardKey, ...]:
         """Return the shards of the save's own shape that nobody holds."""
+        return self._missing
+
+    @cached_property
+    def _missing(self) -> tuple[ShardKey, ...]:
         return tuple(key for key in shards_of(self.line.shape) if self.resolve(key) is None)
 
     @property

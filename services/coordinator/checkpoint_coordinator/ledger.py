@@ -54,13 +54,16 @@ class Ledger:
         """Return what must be written, or None when all stands there or a write is under way."""
         if self._flight is not None or now < self._retry:
             return None
-        ours = {key: fields for key, fields in self.known.items() if self._is_ours(key, wanted)}
+        ours = {key: fields for key, fields in self.known.items() if key in wanted or self._is_ours(key, wanted)}
         listed: list[Change] = changes(wanted, ours)
         if not listed and not events and stamp <= self.written:
             return None
         entries = [AddEvent({"stamp": str(stamp), **event}) for event in events]
         write = Write(lease, stamp, (*entries, *listed), self.written)
-        self._flight = (write, merged(self.known, listed))
+        after = merged(self.known, listed)
+        # The very objects that are wanted, where they say the same: the next comparison is quick.
+        after.update({key: wanted[key] for key, fields in after.items() if key in wanted and wanted[key] == fields})
+        self._flight = (write, after)
         return write
 
     def clear(self, lease: Lease, stamp: Stamp, now: float) -> Write | None:

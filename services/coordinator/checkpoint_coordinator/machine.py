@@ -7,16 +7,18 @@ What it decides becomes true when Redis took the write; only then a beacon wakes
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from checkpoint_coordinator.border import check
+from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
 from checkpoint_coordinator.farewell import Farewell
 from checkpoint_coordinator.index import Hashes, hashes, recall
+from checkpoint_coordinator.inventory import take_stock
 from checkpoint_coordinator.ledger import Ledger
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
+from checkpoint_coordinator.texts import Texts
 from checkpoint_coordinator.wishes import Wishes
 from checkpoint_coordinator.words import (
     Effect,
@@ -39,7 +41,7 @@ from checkpoint_coordinator.words import (
 )
 from checkpoint_replicator.backoff import delay
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Job, SessionId, StoreId
+from checkpoint_replicator.ids import Epoch, Host, Job, SessionId, StoreId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon
 from checkpoint_replicator.records import Lease
@@ -47,12 +49,10 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-LOOK_PERIOD: Final = 0.05
-"""Seconds between two looks at everything while reports keep coming."""
-FACTS_PERIOD: Final = 1.0
-"""Seconds between two writes of what people read beside the decisions."""
 HOSTS_PERIOD: Final = 5.0
 """Seconds between two readings of the registered hosts."""
+MOST_ASKED: Final = 1024
+"""So many silent hosts are asked for at most whether they call for help."""
 FORGET_AGE: Final = 24 * 3600.0
 """A host that said nothing for so long is forgotten."""
 
@@ -117,6 +117,9 @@ class CoordinatorMachine:
         self._unwritten = False
         self._looped = Epoch(0)
         self._facts: Hashes = {}
+        self._texts = Texts()
+        self._stocked: object = None
+        """Of what the desk's stock was made."""
         self._facts_at = float("-inf")
         self._beacon_at = float("-inf")
         self._fault = ""
@@ -159,8 +162,9 @@ class CoordinatorMachine:
                 effects += self._renewed(event, now)
             case SnapshotRead():
                 self._take_up(event, now)
-            case HostsRead(hosts):
-                self.desk.registered = hosts
+            case HostsRead(hosts, calls):
+                self.desk.take_hosts(hosts, now)
+                self.desk.hearing.called(calls, now)
                 self._failures = 0
                 self._due = True
             case Written():
@@ -190,22 +194,23 @@ class CoordinatorMachine:
         """Return when to be asked again."""
         moments = [self._tenure.next_moment(self._now)]
         if self._tenure.lease is not None:
-            look = self._looked + (LOOK_PERIOD if self._due else self._times.beacon)
+            look = self._looked + (self._times.look if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
             moments.append(self._removal)
         # A moment that has passed without effect waits a little: the loop is never always due.
-        floor = self._now + LOOK_PERIOD if self._now > float("-inf") else self._now
+        floor = self._now + self._times.look if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
 
     # ---- what was heard
 
     def _hear(self, event: ReportReceived, now: float) -> list[Effect]:
-        checked = check(self.desk.job, event.sender, event.report)
+        repeated = self.desk.hearing.repeats(event.sender, event.report, now)
+        checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
             return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
         if not self.desk.hearing.take(event.sender, checked.report, now):
             return []
-        self._due = True
+        self._due = self._due or repeated is None
         for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
             self.desk.note("session_superseded", node=event.sender.host, reason=text)
         return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
@@ -223,8 +228,7 @@ class CoordinatorMachine:
         self._ready = self._leaving = False
         self._raising = self._removal = None
         self._ledger.forget()
-        self.desk.since = now
-        self.desk.hearing.stale()
+        self.desk.begin(now)
         self._hosts_at = now
         return [
             Note("lease_taken", {"token": str(event.lease.token)}),
@@ -273,6 +277,8 @@ class CoordinatorMachine:
         for text in found.unreadable[:8]:
             desk.note("record_unreadable", reason=text)
         desk.membership.recall(desk.state.members, desk.state.superseded)
+        for host, life in desk.state.lives:
+            desk.hearing.supersede(host, life)
         if desk.state.epoch is not None:
             for session, text in desk.state.epoch.refused.items():
                 desk.membership.refused.setdefault(SessionId(session), text)
@@ -317,8 +323,8 @@ class CoordinatorMachine:
                 self._retry_snapshot = now + pause
             case "remove":
                 self._removal = now + pause
-            case _:
-                pass  # the hosts are read again in a moment
+            case _:  # the hosts are read again in a moment
+                self.desk.hosts_fault = self.desk.hosts_fault and event.reason
         if self._fault == event.reason:
             return []
         self._fault = event.reason
@@ -335,13 +341,13 @@ class CoordinatorMachine:
             return effects
         if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
             self._hosts_at = now
-            effects.append(ReadHosts())
+            effects.append(ReadHosts(self._silent_hosts(now)))
         if self._removal is not None and now >= self._removal:
             self._removal = None
             return [RemoveJob()]
         if self._leaving:
             return self._write(now)
-        if now - self._looked >= (LOOK_PERIOD if self._due else self._times.beacon):
+        if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
         if self._unwritten:
@@ -349,6 +355,14 @@ class CoordinatorMachine:
         if now - self._beacon_at >= self._times.beacon:
             effects += self._beacon(now)
         return effects
+
+    def _silent_hosts(self, now: float) -> tuple[Host, ...]:
+        """Return the hosts of the job that may call for help."""
+        desk = self.desk
+        known = desk.hearing.voices.keys() | {member.host for member in desk.members}
+        listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
+        silent = (host for host in sorted(known | listed) if desk.hearing.silence(host, now) >= self._times.suspect)
+        return tuple(silent)[:MOST_ASKED]
 
     def _look(self, now: float) -> None:
         """Look at everything and decide what follows."""
@@ -364,13 +378,11 @@ class CoordinatorMachine:
         if self._older_than_nodes():
             self._doubt_orders()
         desk.hearing.forget_silent(now, FORGET_AGE)
-        desk.live = desk.hearing.live(now)
-        desk.stock = desk.stocktake()
+        desk.look(now)
+        self._take_stock()
         desk.decisions = self._ledger.decisions()
-        forced = desk.state.forced
         self._wishes.advance(now)
-        if desk.state.forced != forced:
-            desk.stock = desk.stocktake()  # a backup that is superseded counts where it is ordered
+        self._take_stock()  # a backup that is superseded counts where it was ordered just now
         self._farewell.advance(now)
         if self._farewell.complete:
             self._leaving = True
@@ -378,6 +390,14 @@ class CoordinatorMachine:
             self._rendezvous.advance(now)
             self._safekeeping.advance(now)
             self._watch_restarts()
+
+    def _take_stock(self) -> None:
+        """See what lies where, unless that is as it was."""
+        desk = self.desk
+        found = desk.reports(), desk.entries()
+        if self._stocked != found:
+            self._stocked = found
+            desk.stock = take_stock(*found)
 
     def _still_rebuilding(self, now: float) -> bool:
         """After Redis lost its data nothing is decided before all ranks reported anew, or are lost."""
@@ -430,10 +450,11 @@ class CoordinatorMachine:
         if self._leaving:
             cleared = self._ledger.clear(lease, desk.next_stamp(), now)
             return [cleared] if cleared is not None else []
-        if now - self._facts_at >= FACTS_PERIOD:
+        if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             self._facts = facts(desk, now)
-        write = self._ledger.write({**hashes(desk.state), **self._facts}, desk.events, lease, desk.stamp, now)
+        wanted = {**hashes(desk.state, self._texts), **self._facts}
+        write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
         return [write] if write is not None else []
 
     def _written(self, event: Written, now: float) -> list[Effect]:

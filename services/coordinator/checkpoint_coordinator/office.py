@@ -18,6 +18,7 @@ from checkpoint_coordinator.words import (
     LeaseRenewed,
     Note,
     Publish,
+    ReadHosts,
     ReadSnapshot,
     ReleaseLease,
     RemoveJob,
@@ -150,7 +151,9 @@ class Office:
                 name, request = self._request(effect)
                 self._lane.put_nowait((name, request))
 
-    def _request(self, effect: Effect) -> tuple[str, Request]:
+    def _request(
+        self, effect: AcquireLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob
+    ) -> tuple[str, Request]:
         match effect:
             case AcquireLease():
                 return "acquire", lambda: self._acquire(effect)
@@ -162,8 +165,8 @@ class Office:
                 return "write", lambda: self._write(effect)
             case RemoveJob():
                 return "remove", self._remove
-            case _:
-                return "hosts", self._hosts
+            case ReadHosts():
+                return "hosts", lambda: self._hosts(effect)
 
     async def _serve(self, queue: asyncio.Queue[tuple[str, Request]]) -> None:
         """Ask Redis one thing after another; what fails is an event too."""
@@ -198,8 +201,9 @@ class Office:
         snapshot = await self._store.snapshot(self.job)
         return SnapshotRead(effect.token, snapshot, await self._store.time())
 
-    async def _hosts(self) -> Event:
-        return HostsRead(await self._store.hosts())
+    async def _hosts(self, effect: ReadHosts) -> Event:
+        calls = await self._store.helps(self.job, effect.silent) if effect.silent else {}
+        return HostsRead(await self._store.hosts(), calls)
 
     async def _remove(self) -> Event:
         await self._store.remove_job(self.job)

@@ -16,7 +16,7 @@ from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.membership import Abandon, Join, Open
 from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.restore import Choice, Facts, choose, newest_epoch, plan, unsourced
-from checkpoint_coordinator.witness import backup_silence, member_silence, silent, trace, trace_shape
+from checkpoint_coordinator.witness import backup_silence, given_up, member_silence, silent, trace, trace_shape
 from checkpoint_replicator.ids import Epoch, Rank, Worker
 from checkpoint_replicator.liveness import Pace, pace
 from checkpoint_replicator.records import (
@@ -278,6 +278,7 @@ class Rendezvous:
             trace=newest,
             trace_shape=trace_shape(desk, newest),
             silent=silent(desk, self._opened, now),
+            given_up=tuple(given_up(desk, now)),
             spent=self._spent,
             fresh_start=desk.options.fresh_start,
             superseded=tuple(sorted(desk.archive.superseded)),
@@ -427,6 +428,9 @@ class Rendezvous:
     def _lag(self, member: Member, voice: Voice | None, now: float, *, begun: bool) -> str:
         name = f"rank {member.rank} on {member.host}"
         silence = self._desk.hearing.silence(member.host, now)
+        calls = self._desk.hearing.call(member.host, now)
+        if calls:
+            return f"{name} (cut off: {calls})"
         if voice is None and silence < self._desk.times.suspect:
             return f"{name} (its session is not reported)"
         verdict = pace(silence, voice.progress if voice and begun else None, now, self._desk.times)

@@ -80,7 +80,7 @@ def _source(holders: list[Copy], wanted: Host | None, peers: Mapping[Host, Peer 
 
 def _some_rank(crew: Crew, host: Host) -> Rank | None:
     """Return the rank of a host: for shards of a rank that the job no longer has."""
-    return next((member.rank for member in crew.members if member.host == host), None)
+    return next((one.rank for one in crew.members if one.host == host and one.rank in crew.placements), None)
 
 
 def _spread(found: Found, key: ShardKey, address: Address, crew: Crew) -> int:
@@ -91,7 +91,8 @@ def _targets(rank: Rank, crew: Crew, holders: set[Host], peers: Mapping[Host, Pe
     """Return who gets a copy, by the rank's placement and then by the next of its neighbours."""
     hosts = {member.rank: member.host for member in crew.members}
     own = hosts.get(rank)
-    wide = place(rank, hosts, peer_ranks=[*crew.placements[rank].peers, *sorted(hosts)])
+    placed = crew.placements.get(rank)
+    wide = place(rank, hosts, peer_ranks=[*(placed.peers if placed is not None else ()), *sorted(hosts)])
     targets: dict[Host, Peer] = {}
     for peer_rank in wide.peers:
         host = hosts[peer_rank]

@@ -5,7 +5,7 @@ committed or not, whoever is silent, unless a trace names a newer committed save
 *unknown* and *lost* are verdicts only where no such save was found.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         trace: the newest save of which anything says that it was committed: a node, a backup, a record in Redis.
         trace_shape: its shape, where known.
         silent: witnesses that did not answer, each as a text for people.
+        given_up: hosts that may hold data and are not waited for any more, each as a text for people.
         spent: saves that could not be completed although they looked whole, with the reason.
         fresh_start: the configuration allows to begin anew where all is lost.
         forced: an order of people.
@@ -56,6 +57,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     trace: Save | None = None
     trace_shape: Shape | None = None
     silent: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
     spent: Mapping[Save, str] = {}
     fresh_start: bool = False
     forced: Forced | None = None
@@ -132,12 +134,13 @@ def _verdict(facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
         if committed:
             reason = f"save {facts.trace} was committed, and it is {reason}"
         return Choice(outcome=Outcome.UNKNOWN, reason=_join(reason, told), rejected=rejected)
+    without = f"without an answer of {_few(facts.given_up)}" if facts.given_up else ""
     if not committed:
         reason = "no checkpoint anywhere"
         if told:
             reason = f"nothing was ever committed; unfinished: {told}"
-        return Choice(outcome=Outcome.NONE, reason=reason, rejected=rejected)
-    reason = _join(f"save {facts.trace} was committed and no whole save is left", told)
+        return Choice(outcome=Outcome.NONE, reason=_join(reason, without), rejected=rejected)
+    reason = _join(_join(f"save {facts.trace} was committed and no whole save is left", told), without)
     if facts.superseded:
         names = ", ".join(facts.superseded[-MOST_NAMED:])
         reason = f"{reason}; superseded backups, which only an order restores: {names}"
@@ -145,6 +148,11 @@ def _verdict(facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
         reason = f"{reason}; the configuration allows a fresh start"
         return Choice(outcome=Outcome.NONE, reason=reason, rejected=rejected)
     return Choice(outcome=Outcome.LOST, reason=reason, rejected=rejected)
+
+
+def _few(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return ", ".join(texts[:MOST_NAMED]) + more
 
 
 def _join(reason: str, told: str) -> str:

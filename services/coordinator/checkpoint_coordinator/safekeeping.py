@@ -40,6 +40,8 @@ class Safekeeping:
         self._desk = desk
         self._rendezvous = rendezvous
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
+        self._judged: dict[Save, tuple[tuple[object, ...], SaveVerdict]] = {}
+        """The last verdict of each save, and on what it was found."""
         self._failing = False
 
     def advance(self, now: float) -> None:
@@ -53,8 +55,8 @@ class Safekeeping:
         self._back_up(crew, now)
         self._freeze()
         if crew is not None:
-            self._keep(crew, now)
-        self._order(crew, now)
+            self._keep(crew)
+        self._order(crew)
         self._forget()
 
     def committed(self) -> Save | None:
@@ -98,13 +100,22 @@ class Safekeeping:
         for save in sorted(self._reported()):
             record = saves.get(save)
             found = desk.stock.lines.get(Line(save, crew.shape))
-            verdict = judge(save, found, crew, faults=self._faults(save))
             if record is not None and record.state in FINAL:
                 if record.state is SaveState.COMMITTED:
                     self._show_protection(record, found, crew, now)
                 continue
-            self._take(save, verdict, crew, now)
+            self._take(save, self._verdict(save, found, crew), crew, now)
+        self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}
         self._give_up(now)
+
+    def _verdict(self, save: Save, found: Found | None, crew: Crew) -> SaveVerdict:
+        """Judge, where anything is different from last time."""
+        faults = self._faults(save)
+        known = self._judged.get(save)
+        if known is None or known[0][0] is not found or known[0][1] is not crew or known[0][2] != faults:
+            known = ((found, crew, faults), judge(save, found, crew, faults=faults))
+            self._judged[save] = known
+        return known[1]
 
     def _take(self, save: Save, verdict: SaveVerdict, crew: Crew, now: float) -> None:
         desk = self._desk
@@ -320,10 +331,10 @@ class Safekeeping:
             desk.state.keep = msgspec.structs.replace(before, stamp=stamp, drop=(), hold=True)
             desk.note("keep_list_frozen", upto=str(before.upto or ""))
 
-    def _keep(self, crew: Crew, now: float) -> None:
+    def _keep(self, crew: Crew) -> None:
         desk = self._desk
         gaps = [f"rank {member.rank}" for member in crew.members if not self._complete(member.rank)]
-        if desk.hearing.common_fault([member.host for member in crew.members], now):
+        if desk.common_fault:
             gaps.append("more than a third of the hosts fell silent together")
         committed = self.committed()
         held = {line.save for line in desk.stock.lines}
@@ -375,14 +386,18 @@ class Safekeeping:
 
     # ---- orders
 
-    def _order(self, crew: Crew | None, now: float) -> None:
+    def _order(self, crew: Crew | None) -> None:
         desk = self._desk
         peers = desk.peers()
         backup = desk.archive.orders()
-        replicate = self._replicate(crew, peers, now)
+        replicate = self._replicate(crew, peers)
+        settling = crew is None and desk.running and desk.patient
         wanted: dict[Host, Orders] = {}
-        for host in sorted(desk.live):
+        for host in sorted(desk.live | desk.state.orders.keys() if settling else desk.live):
             wanted[host] = self._orders_of(host, crew, peers, backup.get(host, ()), replicate.get(host, ()))
+            before = desk.state.orders.get(host)
+            if settling and before is not None:  # a new coordinator that has not heard all yet stops no transfer
+                wanted[host] = msgspec.structs.replace(wanted[host], peers=before.peers, replicate=before.replicate)
         for host, orders in wanted.items():
             before = desk.state.orders.get(host)
             if before is not None and _same(before, orders):
@@ -405,17 +420,22 @@ class Safekeeping:
         chosen: tuple[Peer, ...] = ()
         if crew is not None:
             for member in crew.members:
-                if member.host == host:
+                if member.host == host and member.rank in crew.placements:
                     chosen = (*chosen, *peers_of(crew.placements[member.rank], crew.members, peers))
-        return Orders(stamp=self._desk.stamp, peers=chosen, replicate=replicate, backup=backup)
+        last = self._desk.archive.last
+        return Orders(
+            stamp=self._desk.stamp,
+            peers=chosen,
+            replicate=replicate,
+            backup=backup,
+            last_backup=last.name if last is not None else "",
+        )
 
-    def _replicate(
-        self, crew: Crew | None, peers: dict[Host, Peer | None], now: float
-    ) -> dict[Host, tuple[ReplicateOrder, ...]]:
+    def _replicate(self, crew: Crew | None, peers: dict[Host, Peer | None]) -> dict[Host, tuple[ReplicateOrder, ...]]:
         """Make the newest committed save's copies complete again; not while a fault of the network looks like loss."""
         desk = self._desk
         save = self.committed()
-        if crew is None or save is None or desk.hearing.common_fault([m.host for m in crew.members], now):
+        if crew is None or save is None or desk.common_fault:
             return {}
         tags: dict[ShardKey, Tag]
         choice = self._rendezvous.choice()
@@ -438,16 +458,11 @@ class Safekeeping:
 
 
 def _same(one: Orders, other: Orders) -> bool:
-    return (one.peers, one.replicate, one.backup, one.forget) == (
-        other.peers,
-        other.replicate,
-        other.backup,
-        other.forget,
-    )
+    return msgspec.structs.replace(one, stamp=other.stamp) == other
 
 
 def _stamped(orders: Orders, stamp: Stamp) -> Orders:
-    return Orders(stamp=stamp, peers=orders.peers, replicate=orders.replicate, backup=orders.backup)
+    return msgspec.structs.replace(orders, stamp=stamp)
 
 
 def _replaced(record: SaveRecord, state: SaveState, reason: str, wall: float) -> SaveRecord:

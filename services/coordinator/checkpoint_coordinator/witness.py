@@ -9,11 +9,14 @@ from collections.abc import Iterator
 
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.desk import Desk
+from checkpoint_replicator.ids import Host
 from checkpoint_replicator.liveness import Life
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 
-__all__ = ["backup_silence", "member_silence", "other_silence", "silent", "trace", "trace_shape"]
+__all__ = ["backup_silence", "given_up", "member_silence", "other_silence", "silent", "trace", "trace_shape"]
+
+NEVER = float("inf")
 
 
 def silent(desk: Desk, since: float, now: float) -> tuple[str, ...]:
@@ -34,27 +37,51 @@ def member_silence(desk: Desk, now: float) -> Iterator[str]:
         voice = desk.voice(member)
         if voice is None:
             yield f"{name} (no report)"
-        elif desk.hearing.life(member.host, now) is Life.LOST:
-            yield f"{name} (no report for {desk.hearing.silence(member.host, now):.0f} s)"
+        elif desk.hearing.silence(member.host, now) >= desk.times.lost:
+            yield f"{name} ({_since(desk, member.host, now)})"
         elif not voice.report.complete:
             yield f"{name} (still scanning and hashing)"
 
 
 def other_silence(desk: Desk, now: float) -> Iterator[str]:
     """Name hosts without a rank that may hold data of the job and are not lost yet."""
-    ranked = {member.host for member in desk.members}
-    patience = now - desk.since < desk.times.lost
-    heard = {host for host, voice in desk.hearing.voices.items() if not voice.fresh}
-    listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
-    for host in sorted((heard | listed) - ranked):  # Redis may have forgotten a host that was heard before
+    if desk.hosts_fault and now - desk.since < desk.times.lost:
+        yield f"the hosts that are registered in Redis ({desk.hosts_fault})"
+    for host in _others(desk):
         voice = desk.hearing.voices.get(host)
-        if (voice is None or not voice.fresh) and patience:
-            yield f"host {host} without a rank (no report)"
-    for host, voice in sorted(desk.hearing.voices.items()):
-        if host in ranked or not voice.fresh or desk.hearing.life(host, now) is Life.LOST:
-            continue
-        if not voice.report.complete:
-            yield f"host {host} without a rank (still scanning and hashing)"
+        name = f"host {host} without a rank"
+        calls = desk.hearing.call(host, now)
+        if voice is None or not voice.fresh:
+            if calls or now - desk.appeared(host) < desk.times.lost:
+                yield f"{name} ({calls or 'no report'})"
+        elif desk.hearing.silence(host, now) >= desk.times.lost:
+            if calls:
+                yield f"{name} ({calls})"
+        elif not voice.report.complete:
+            yield f"{name} (still scanning and hashing)"
+
+
+def given_up(desk: Desk, now: float) -> Iterator[str]:
+    """Name hosts without a rank that may hold data of the job and are not waited for any more, since they are lost."""
+    if desk.hosts_fault and now - desk.since >= desk.times.lost:
+        yield f"the hosts that are registered in Redis ({desk.hosts_fault})"
+    for host in _others(desk):
+        voice = desk.hearing.voices.get(host)
+        waits = now - desk.appeared(host) < desk.times.lost if voice is None or not voice.fresh else False
+        if not waits and desk.hearing.life(host, now) is Life.LOST:
+            yield f"host {host} without a rank (lost, {_since(desk, host, now)})"
+
+
+def _others(desk: Desk) -> list[Host]:
+    """Return the hosts without a rank of which anything says that they have data of the job."""
+    ranked = {member.host for member in desk.members}
+    listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
+    return sorted((desk.hearing.voices.keys() | listed) - ranked)  # Redis may have forgotten one that was heard before
+
+
+def _since(desk: Desk, host: Host, now: float) -> str:
+    silence = desk.hearing.silence(host, now)
+    return desk.hearing.call(host, now) or (f"no report for {silence:.0f} s" if silence < NEVER else "no report")
 
 
 def backup_silence(desk: Desk, since: float) -> Iterator[str]:

@@ -8,7 +8,7 @@ from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, NodeReport, Party, Wish
-from checkpoint_replicator.records import HostRecord, Lease
+from checkpoint_replicator.records import Help, HostRecord, Lease
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 
 __all__ = [
@@ -73,9 +73,10 @@ class SnapshotRead(msgspec.Struct, frozen=True):
 
 
 class HostsRead(msgspec.Struct, frozen=True):
-    """Which hosts are registered."""
+    """Which hosts are registered, and which of those that were asked for call for help."""
 
     hosts: Mapping[Host, HostRecord]
+    calls: Mapping[Host, Help] = {}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -144,7 +145,9 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReadHosts(msgspec.Struct, frozen=True):
-    """Answer HostsRead or StoreFailed(hosts)."""
+    """Answer HostsRead or StoreFailed(hosts); `silent` are the hosts that may call for help."""
+
+    silent: tuple[Host, ...] = ()
 
 
 class Write(msgspec.Struct, frozen=True):

@@ -26,7 +26,8 @@ from checkpoint_replicator.hashing import verify_shard
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard, inodes_for
-from checkpoint_replicator.tree import Tree
+from checkpoint_replicator.ramdisk.reading import read_small
+from checkpoint_replicator.tree import MAX_TREE, Tree
 from checkpoint_transfer.buffers import Buffers
 from checkpoint_transfer.effects import Naming, Reserve, ShardAbsent, ShardChecked, ShardOpened
 from checkpoint_transfer.leaves import LeafSet
@@ -245,7 +246,7 @@ class Disk:
         if known is not None and isinstance(known.what, Partial):
             return known.what.tree.encode()
         try:
-            return self._ramdisk.layout.tree(address).read_bytes()
+            return read_small(self._ramdisk.layout.tree(address), MAX_TREE)
         except (OSError, ProtocolError) as error:
             raise CorruptError(f"{address:.13}: its tree cannot be read: {error}") from error
 

@@ -287,8 +287,8 @@ class Receiver:
                 continue
             self._miss(leaf)
             self._spoiled.add(leaf)
-            if supply is not None and supply.spoil(leaf):
-                effects.append(Complain(source, f"leaf {leaf} came corrupt {supply.spoiled[leaf]} times"))
+            if supply is not None and (complaint := supply.spoil(leaf)):
+                effects.append(Complain(source, complaint))
         return effects
 
     def _convict(self, leaf: int, right: Source) -> list[ReceiverEffect]:

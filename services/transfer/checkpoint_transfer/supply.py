@@ -102,13 +102,15 @@ class Supply:
         self._dry_since = None
         self.waiting = False
 
-    def spoil(self, leaf: int) -> bool:
-        """Note a corrupt leaf; True when it came so twice now."""
+    def spoil(self, leaf: int) -> str:
+        """Note a corrupt leaf; returns what its holder must hear: that one came so twice, or too many once."""
         self.corrupt += 1
         self.spoiled[leaf] = self.spoiled.get(leaf, 0) + 1
         if self.corrupt >= SPOILED_MOST:
             self.given_up = f"gave {self.corrupt} corrupt leaves"
-        return self.spoiled[leaf] >= SPOILED_TWICE
+        if self.spoiled[leaf] >= SPOILED_TWICE:
+            return f"leaf {leaf} came corrupt {self.spoiled[leaf]} times"
+        return f"{self.corrupt} leaves came corrupt" if self.given_up else ""
 
     def forget(self, leaves: list[int] | None = None) -> tuple[list[int], int]:
         """Do not await these leaves (None: any) any more; returns which were awaited, and their bytes."""

@@ -8,12 +8,13 @@ written before a view is acted on.
 from dataclasses import dataclass, field
 from typing import Final
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.fence import ZERO
 from checkpoint_replicator.ids import Incarnation, Job, StoreId
 from checkpoint_replicator.messages import Beacon
 from checkpoint_replicator.records import KeepList, Lease, NodeView
 from checkpoint_replicator.save import Save
-from checkpoint_watcher.effects import Follow, ReadView, WriteFence
+from checkpoint_watcher.effects import CallHelp, Follow, ReadView, WriteFence
 from checkpoint_watcher.node import Node
 from checkpoint_watcher.record import FenceRecord
 
@@ -48,6 +49,11 @@ class Authority:
     _read: NodeView | None = None
     _failures: int = 0
     _leaseless: float | None = None
+    _heard_at: float | None = None
+    """When the coordinator that is followed last spoke, or since when it is followed."""
+    _untaken: tuple[int, float] | None = None
+    """The oldest report that it did not say to have taken up, and when that was sent."""
+    _called_at: float | None = None
 
     @property
     def committed(self) -> Save | None:
@@ -80,6 +86,11 @@ class Authority:
         """Whether Redis answered in this life of the process."""
         return self._read is not None
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether Redis can be reached and the coordinator cannot."""
+        return self._called_at is not None and not self.failure
+
     def look(self, now: float) -> None:
         """Have Redis read soon: something changed here."""
         if self._reading:
@@ -87,7 +98,8 @@ class Authority:
         self.due = now
 
     def advance(self, now: float) -> None:
-        """Read when it is time."""
+        """Read when it is time, and call for help where the coordinator cannot be reached."""
+        self._call_help(now)
         if self._reading or now < self.due:
             return
         self._reading, self._again = True, False
@@ -97,20 +109,42 @@ class Authority:
 
     def deadline(self) -> float | None:
         """When `advance` has something to do."""
-        return None if self._reading else self.due
+        silent = self.node.times.beacon_silent
+        moments = [None if self._reading else self.due]
+        if self.lease is not None and not self.failure:
+            since = (self._heard_at, self._untaken[1] if self._untaken is not None else None)
+            cut_off = min((moment + silent for moment in since if moment is not None), default=None)
+            called = self._called_at + silent if self._called_at is not None else None
+            moments.append(cut_off if cut_off is None or called is None else max(cut_off, called))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def sent(self, version: int, now: float) -> None:
+        """A report went to the coordinator."""
+        if self._untaken is None:
+            self._untaken = (version, now)
+
+    def lacking(self, now: float) -> str:
+        """Say why the coordinator cannot be reached although Redis can; empty where all is well or not known."""
+        lease, silent = self.lease, self.node.times.beacon_silent
+        if lease is None or self.failure or self._heard_at is None:
+            return ""
+        if now - self._heard_at >= silent:
+            return f"no beacon of the coordinator on {lease.host} at {lease.beacons} for {now - self._heard_at:.0f} s"
+        if self._untaken is not None and now - self._untaken[1] >= silent:
+            seconds = now - self._untaken[1]
+            return f"the coordinator on {lease.host} at {lease.reports} took up no report for {seconds:.0f} s"
+        return ""
 
     def beacon(self, incarnation: Incarnation, beacon: Beacon, now: float) -> None:
         """Take a wake-up."""
         known = self._read
         lease = self.lease
-        if (
-            known is None
-            or lease is None
-            or incarnation != lease.incarnation
-            or beacon.token != lease.token
-            or beacon.store != self.store
-            or beacon.stamp > (known.fence or ZERO)
-        ):
+        followed = lease is not None and (incarnation, beacon.token) == (lease.incarnation, lease.token)
+        if followed:
+            self._heard_at = now
+            if self._untaken is not None and beacon.taken.get(self.node.incarnation, -1) >= self._untaken[0]:
+                self._untaken = None
+        if known is None or not followed or beacon.store != self.store or beacon.stamp > (known.fence or ZERO):
             self.look(now)
         elif not self._reading and self.due > now:
             self.due = now + self.node.times.beacon_silent
@@ -119,8 +153,9 @@ class Authority:
         """Redis did not answer: try again later, ever less often."""
         times = self.node.times
         self._reading = False
-        self.due = now + min(times.retry_most, times.retry_least * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
+        chance = spread(f"{self.node.incarnation} {self.job}", self._failures)
+        self.due = now + delay(self._failures, times.retry_least, times.retry_most, chance)
+        self._failures += 1
         if reason != self.failure:
             self.node.announce("view_failed", job=self.job, reason=reason)
         self.failure = reason
@@ -141,6 +176,7 @@ class Authority:
         self._leaseless = None
         if view.lease != self.lease:
             self.lease = view.lease
+            self._heard_at, self._untaken, self._called_at = now, None, None
             self.node.emit(Follow(self.job, view.lease))
         stale = self._stale(view, view.lease)
         if stale and stale != self.failure:
@@ -155,6 +191,22 @@ class Authority:
             return False
         self.view, self._pending = self._pending, None
         return True
+
+    def _call_help(self, now: float) -> None:
+        """Tell the coordinator by way of Redis that this node lives, read its lease anew and connect anew."""
+        reason, times = self.lacking(now), self.node.times
+        if not reason:
+            if self.cut_off:
+                self.node.announce("coordinator_reached", job=self.job)
+                self._called_at = None
+            return
+        if self.lease is None or (self._called_at is not None and now < self._called_at + times.beacon_silent):
+            return
+        if self._called_at is None:
+            self.node.announce("coordinator_unreachable", job=self.job, reason=reason)
+        self._called_at = now
+        self.node.emit(CallHelp(self.job, reason, 2 * times.beacon_silent), Follow(self.job, self.lease))
+        self.look(now)
 
     def _without_lease(self, now: float) -> None:
         times = self.node.times

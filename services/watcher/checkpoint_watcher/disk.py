@@ -3,9 +3,11 @@
 Everything but `hash` and `verify` is called by one thread, so it happens in the order in which it was decided.
 """
 
+import errno
 import os
+import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,12 +23,14 @@ from checkpoint_replicator.errors import (
 from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
 from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
 from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
+from checkpoint_replicator.ramdisk.reading import read_small
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec
-from checkpoint_replicator.tree import Tree
+from checkpoint_replicator.tree import MAX_TREE, Tree
 from checkpoint_watcher.effects import (
     AppendErrors,
     ClaimSave,
@@ -78,8 +82,15 @@ from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, Sessi
 
 __all__ = ["Disk"]
 
+_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+MAX_LINE: Final = 2000
+"""Characters of one line in `replicator.errors`."""
+MAX_NAMED: Final = 8
+"""Unreadable files that are named at the start."""
 MAX_ERRORS: Final = 64 * 1024
 """Size of `replicator.errors` in bytes from which on nothing more is appended: nobody reads it."""
+FORBIDDEN: Final = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP}
+"""What a save answers that can never be read, whoever tries again."""
 BACKUP_WISH: Final = b"_BACKUP_REQUESTED"
 """An empty file in a step's directory by which a trainer asks for a backup of it."""
 
@@ -109,15 +120,15 @@ class Disk:
         Sidecars tell too what `fence.json` knew of commits, and whose saves stand here where `session.json` is lost;
         then the node waits for the next yaml.
         """
-        self.ramdisk.recover()
+        recovery = self.ramdisk.recover()
         self.ramdisk.sweep()
-        session, no_session = self._session.salvage()
-        _, no_fences = self.ramdisk.fences.salvage()
+        session, no_session = self._salvage_session()
+        _, no_fences = self.ramdisk.read_fences()
         sidecars = self.ramdisk.sidecars()
         newest = {one.tag.job: one.tag.save for one in sorted(sidecars, key=_save_of) if one.committed}
         for job, save in newest.items():  # also of data that is gone: it is a trace of the commit
             self.ramdisk.raise_fence(job, committed=save)
-        fences = self.ramdisk.fences.read()
+        fences, _ = self.ramdisk.read_fences()
         lineage = _lineage(sidecars) if session is None else None
         if lineage is not None and not no_session:
             no_session = (
@@ -133,8 +144,17 @@ class Disk:
             claims=self._claims(session.lineage if session is not None else lineage),
             entries=self._entries(sidecars),
             lineage=lineage,
-            unreadable=tuple(reason for reason in (no_session, no_fences) if reason),
+            unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
+            + tuple(f"{error}; nothing that it may name is removed" for error in recovery.unreadable[:MAX_NAMED]),
         )
+
+    def _salvage_session(self) -> tuple[SessionRecord | None, str]:
+        """Read `session.json`; one that says what no session of ours can is unreadable too."""
+        session, fault = self._session.salvage()
+        if session is None or not (fault := _session_fault(session)):
+            return session, fault
+        self._session.set_aside()
+        return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
 
     def perform(self, effect: Effect) -> Event | None:
         """Do it; returns its answer.
@@ -212,6 +232,10 @@ class Disk:
             return HashFailed(claim, "unsupported", str(error))
         except BusyError:
             return None
+        except OSError as error:
+            if error.errno not in FORBIDDEN:
+                raise
+            return HashFailed(claim, "unsupported", f"a part of it may not be read: {error.strerror}")
         self._trees[claim.name] = tree
         wanted = any(file.path == BACKUP_WISH for file in tree.files)
         return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), wanted)
@@ -240,6 +264,13 @@ class Disk:
         path = self._place(claim).path
         return path.with_name(f"{path.name}.json")
 
+    def _forget_note(self, claim: Claim) -> None:
+        note = self._note(claim)
+        try:
+            note.unlink(missing_ok=True)
+        except OSError:  # somebody's directory in its place
+            self.ramdisk.clear([note])
+
     def _claim(self, effect: ClaimSave) -> Event:
         claim, source = effect.claim, self.ramdisk.root / effect.name
         place = self._place(claim)
@@ -253,7 +284,7 @@ class Disk:
             self.ramdisk.document(note, Claim).write(claim)
             self.ramdisk.claim(source, place.epoch, place.name)
         except FileNotFoundError:
-            self._note(claim).unlink(missing_ok=True)
+            self._forget_note(claim)
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
@@ -285,14 +316,14 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
         return ShardNamed(claim, tag)
 
     def _forget(self, claim: Claim) -> None:
         self._trees.pop(claim.name, None)
         with suppress(FileNotFoundError):
             self.ramdisk.discard(self._place(claim))
-        self._note(claim).unlink(missing_ok=True)
+        self._forget_note(claim)
 
     # ---- shards
 
@@ -305,19 +336,13 @@ class Disk:
         """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
         entries = {}
         for address in {sidecar.tag.address for sidecar in sidecars if sidecar.own}:
-            with suppress(OSError):
-                entries[address] = self.ramdisk.layout.tree(address).read_bytes().count(b"\n") - 1
+            with suppress(OSError, ProtocolError):
+                entries[address] = read_small(self.ramdisk.layout.tree(address), MAX_TREE).count(b"\n") - 1
         return entries
 
-    def _drop(self, tags: Iterable[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
-        dropped, busy = [], []
-        for tag in tags:
-            try:
-                self.ramdisk.drop(tag)
-                dropped.append(tag)
-            except BusyError:
-                busy.append(tag)
-        return tuple(dropped), tuple(busy)
+    def _drop(self, tags: Sequence[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
+        busy = self.ramdisk.drop_all(tags)
+        return tuple(tag for tag in tags if tag not in busy), busy
 
     def _quarantine(self, address: Address) -> Event:
         try:
@@ -373,19 +398,22 @@ class Disk:
 
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError):  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:
-                    os.write(file, (" ".join(line.split()) + "\n").encode())
+                    os.write(file, (" ".join(line.split())[:MAX_LINE] + "\n").encode(errors="backslashreplace"))
             finally:
                 os.close(file)
 
     def _publish(self, session: SessionId, markers: tuple[Marker, ...]) -> Event:
         """Publish what is missing: a marker that the trainer renamed already still leads where it led."""
         handout = True
-        taken = {str(entry.readlink()) for entry in self.ramdisk.root.iterdir() if entry.is_symlink()}
+        taken: set[str] = set()
+        for entry in self.ramdisk.root.iterdir():
+            with suppress(OSError):  # no link, or gone meanwhile
+                taken.add(str(entry.readlink()))
         for marker in markers:
             name = parse_name(marker.name, ".restore")
             if name is None:
@@ -424,4 +452,22 @@ def _prerestore(step: int | None, backup: str | None) -> str:
 def _size(path: Path) -> int:
     if not path.is_dir():
         return path.lstat().st_size
-    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
+                total += (Path(folder) / name).lstat().st_size
+    return total
+
+
+def _session_fault(record: SessionRecord) -> str:
+    """Say why no session of ours can have written this; empty when one can."""
+    if _ID.fullmatch(record.id) is None:
+        return f"expected a session id, found {quote(record.id, 80)!r}"
+    for marker in record.markers:
+        if parse_name(marker.name, ".restore") is None:
+            return f"expected names of markers, found {quote(marker.name, 80)!r}"
+    for spec in (record.spec, record.before.spec if record.before is not None else None):
+        if spec is not None and spec.rank >= spec.shape.nodes:
+            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
+    return ""

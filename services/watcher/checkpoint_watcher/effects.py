@@ -17,6 +17,7 @@ from checkpoint_watcher.snapshot import YamlIdentity
 __all__ = [
     "Announce",
     "AppendErrors",
+    "CallHelp",
     "ClaimSave",
     "CleanUp",
     "DropClaim",
@@ -214,6 +215,14 @@ class Leave(msgspec.Struct, frozen=True):
     job: Job
 
 
+class CallHelp(msgspec.Struct, frozen=True):
+    """Say in Redis, for so many seconds, that the job's coordinator cannot be reached from here. No answer."""
+
+    job: Job
+    reason: str
+    seconds: float
+
+
 class SendReport(msgspec.Struct, frozen=True):
     """Send to the job's coordinator; may be lost. No answer."""
 
@@ -266,6 +275,7 @@ Effect = (
     | Register
     | Follow
     | Leave
+    | CallHelp
     | SendReport
     | SendTransfer
     | SendUploader

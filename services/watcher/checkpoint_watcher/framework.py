@@ -3,7 +3,8 @@
 Events only wake the scan; what counts is what the scan sees. A name that was closed after writing, or renamed into
 place, is finished by the contract (trainers write aside and rename). What the scan found without such an event must
 prove it: nobody has it open for writing, it did not change for a while, and a directory of torch's distributed
-checkpoint holds every file that its `.metadata` mentions. An empty save is never finished.
+checkpoint holds every file that its `.metadata` mentions, one of Orbax its `commit_success.txt`. An empty save is never
+finished.
 """
 
 import fcntl
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.ramdisk.reading import read_small
 
 __all__ = [
     "QUIET",
@@ -38,6 +42,9 @@ QUIET: Final = 10.0
 MAX_ENTRIES: Final = 100_000
 """Files of one save that a scan looks at; more and the save is only ever judged by its event or by its quiet."""
 MAX_DEPTH: Final = 32
+COMMITTED: Final = "commit_success.txt"
+IN_WORK: Final = ".orbax-checkpoint-tmp"
+"""Part of the names of what Orbax has not finished."""
 MAX_METADATA: Final = 64 * 1024 * 1024
 """Largest `.metadata` that is read, in bytes."""
 
@@ -110,11 +117,11 @@ def judge(
 
 def look_into(path: Path) -> Content | None:
     """Read names, sizes and times of a save; None: it is gone."""
+    files: list[tuple[str, int, int, int, int]] = []
     try:
         top = path.stat(follow_symlinks=False)
         if not stat.S_ISDIR(top.st_mode):
             return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
-        files: list[tuple[str, int, int, int, int]] = []
         for entry in _walk(path, 0):
             if len(files) == MAX_ENTRIES:
                 return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=True)
@@ -123,6 +130,8 @@ def look_into(path: Path) -> Content | None:
             files.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:  # what may not be looked into, or lies too deep: hashing says of it by name why it is unsupported
+        return Content(tuple(sorted(files)), True, sum(size for _, _, size, _, _ in files), cut=True)
     files.sort()
     return Content(tuple(files), True, sum(size for _, _, size, _, _ in files))
 
@@ -139,16 +148,20 @@ def _walk(path: Path, depth: int) -> Iterator[os.DirEntry[str]]:
 
 
 def is_complete(path: Path, content: Content) -> bool | None:
-    """Ask the completeness mark of the framework; see `judge`. Orbax' `commit_success.txt` will be asked here."""
+    """Ask the completeness mark of the framework; see `judge`.
+
+    Orbax writes `commit_success.txt` last; torch's distributed checkpoint names its files in `.metadata`.
+    """
     if not content.directory:
         return None
     names = {name for name, *_ in content.files}
+    if COMMITTED in names:
+        return not any(IN_WORK in name for name in names)
     if ".metadata" not in names or content.cut:
         return False
     try:
-        with (path / ".metadata").open("rb") as file:
-            mentioned = mentioned_files(file.read(MAX_METADATA))
-    except (OSError, ValueError):
+        mentioned = mentioned_files(read_small(path / ".metadata", MAX_METADATA))
+    except (OSError, ValueError, ProtocolError):
         return False
     return mentioned <= names
 

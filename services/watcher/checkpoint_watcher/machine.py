@@ -19,7 +19,8 @@ CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, Ya
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
-Follow, Leave, SendReport, SendTransfer, SendUploader  - (BeaconHeard, TransferReported, UploaderReported come unasked)
+CallHelp, Leave                                    -
+Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
 Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, `authority` (whom to obey; one a job),
@@ -29,6 +30,7 @@ Parts: `session` (yaml and session), `saves` (claims, names, drops), `restore`, 
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from checkpoint_replicator.backoff import delay, spread
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
@@ -77,6 +79,8 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+HELD_A_GAP: Final = 50
+"""Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
 
 class WatcherMachine:
@@ -111,23 +115,38 @@ class WatcherMachine:
         """Jobs that are being removed, with the moment from which on it may be ordered again."""
         self._landed = 0
         self._stocktake_at: float | None = None
+        self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
+        self._deadline: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event and return what is to be done, in order."""
+        node = self.node
         if isinstance(event, Started):
             self._start(event, now)
+            self._advance(now, news=True)
         elif self._started:
-            self._take(event, now)
-        if self._started:
-            self._advance(now)
-        effects, self.node.effects = self.node.effects, []
+            faults = node.faults.copy()
+            news = self._take(event, now) or faults != node.faults
+            if news or node.effects or isinstance(event, Scanned) or self._is_due(now):
+                self._advance(now, news=news)
+        effects, node.effects = node.effects, []
         return effects
 
     def next_deadline(self) -> float | None:
         """When `Ticked` is wanted at the latest."""
-        if not self._started:
-            return None
+        return self._deadline
+
+    def _is_due(self, now: float) -> bool:
+        """Whether time alone asks for something; a beacon may have moved the moment at which Redis is read."""
+        deadline = self._deadline
+        for authority in self.authorities.values():
+            moment = authority.deadline()
+            if moment is not None and (deadline is None or moment < deadline):
+                self._deadline = deadline = moment
+        return deadline is not None and now >= deadline
+
+    def _next_deadline(self) -> float | None:
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
         moments += [self._register_at, self._stocktake_at]
         moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
@@ -150,18 +169,19 @@ class WatcherMachine:
             self.node.jobs.add(self.node.job)
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
-            self.node.emit(AppendErrors(f"{reason}; what it said is forgotten"))
+            self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
         self._know_jobs(now)
         self._register()
 
-    def _take(self, event: Event, now: float) -> None:  # noqa: PLR0915 - one flat line or two an event
+    def _take(self, event: Event, now: float) -> bool:  # noqa: PLR0915 - one flat line or two an event
+        """Take an event; False: nothing is different from before, but what its effects will change."""
         match event:
             case Ticked():
-                pass
+                return False
             case Scanned():
-                self._scanned(event, now)
+                return self._scanned(event, now)
             case InventoryTaken(held):
                 self._stocktaken(held, now)
             case JobForgotten():
@@ -213,17 +233,24 @@ class WatcherMachine:
             case Registered():
                 self._registered(event, now)
             case BeaconHeard(job, incarnation, beacon):
+                known = job in self.authorities
                 self._authority(job).beacon(incarnation, beacon, now)
+                return not known
             case TransferReported():
-                self._transfer_reported(event, now)
+                return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                self.reporter.uploader.incarnation, self.reporter.uploader.heard_at = incarnation, now
-                self.reporter.uploader_said[job] = report
-                self.reporter.root = report.root
+                return self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:
                 assert_never(event)
+        return True
+
+    def _take_stock(self, now: float) -> None:
+        """Have an inventory taken; the more there is, the more time is left to other work between two."""
+        gap = self.node.times.report_gap * (len(self.node.held) // HELD_A_GAP)
+        soon = max(now, self._stocktaken_at + gap)
+        self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
 
     def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
         """Take the inventory; what is missing and was not dropped was removed by somebody else."""
@@ -234,11 +261,14 @@ class WatcherMachine:
             if own and tag.job == self.node.job:
                 self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
         self.node.stocktake(held)
-        self._stocktake_at = now + self.node.times.stocktake
+        self._stocktaken_at = now
+        later = now + self.node.times.stocktake
+        self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
 
-    def _scanned(self, event: Scanned, now: float) -> None:
+    def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
+        news = snapshot != self.node.snapshot
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
@@ -250,6 +280,7 @@ class WatcherMachine:
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
         self.saves.room.judge()
         self.saves.room.make(now)
+        return news
 
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
@@ -259,21 +290,19 @@ class WatcherMachine:
             self._register()
             self._authority(self.node.job).look(now)
 
-    def _transfer_reported(self, event: TransferReported, now: float) -> None:
+    def _transfer_reported(self, event: TransferReported, now: float) -> bool:
         reporter = self.reporter
         if event.incarnation != reporter.transfer.incarnation:
             self._landed = event.report.landed
             self._corrupt.clear()
             self.node.emit(TakeInventory(recover=True))
-        reporter.transfer.incarnation, reporter.transfer.heard_at = event.incarnation, now
-        reporter.transfer_said = event.report
-        reporter.note_stored(event.report)
+        news = reporter.hear_transfer(event.incarnation, event.report, now)
         if event.report.peer != self.node.transfer:
             self.node.transfer = event.report.peer
             self._register()
         if event.report.landed != self._landed:
             self._landed = event.report.landed
-            self.node.emit(TakeInventory())
+            self._take_stock(now)
         self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
         self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
@@ -287,6 +316,7 @@ class WatcherMachine:
             if copy.state is CopyState.MUTATED:
                 self._mutate(copy.address, copy.reason)
         self._uncopied(event.report.copies)
+        return news
 
     def _uncopied(self, copies: tuple[Copy, ...]) -> None:
         """Say once of each own save which peer takes no copy and why, until it does or the save needs none any more."""
@@ -349,8 +379,9 @@ class WatcherMachine:
             self._register_failures = 0
             return
         times = self.node.times
-        self._register_at = now + min(times.retry_most, times.retry_least * 2**self._register_failures)
-        self._register_failures = min(self._register_failures + 1, 16)
+        chance = spread(self.node.incarnation, self._register_failures)
+        self._register_at = now + delay(self._register_failures, times.retry_least, times.retry_most, chance)
+        self._register_failures += 1
 
     def _obey(self, job: Job, now: float) -> None:
         """A view newly counts, and its stamps stand in `fence.json`."""
@@ -427,10 +458,10 @@ class WatcherMachine:
 
     # ---- what is next
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, *, news: bool) -> None:
         self._know_jobs(now)
         if self._stocktake_at is not None and now >= self._stocktake_at:
-            self._stocktake_at = None  # until it is answered
+            self._stocktake_at = None
             self.node.emit(TakeInventory())
         if self._register_at is not None and now >= self._register_at:
             self._register()
@@ -440,7 +471,9 @@ class WatcherMachine:
         for forgotten in [job for job, authority in self.authorities.items() if authority.forgets]:
             self._forget(forgotten, now)
         self._leave()
-        self.reporter.complete = self._complete()
+        complete = self._complete()
+        news = news or complete is not self.reporter.complete
+        self.reporter.complete = complete
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         job = self.node.job
         if job is not None:
@@ -449,11 +482,13 @@ class WatcherMachine:
             if self.keeper.overdue(now):
                 self.keeper.fail(self._overdue(authority))
         self.keeper.advance(now, claims_done=not self.saves.claiming)
+        if news or self.node.effects:
+            self.reporter.touch()
         for one in self.authorities.values():
             one.advance(now)
-        self.reporter.touch()
         self.reporter.advance(self.authorities, now)
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
+        self._deadline = self._next_deadline()
 
     def _complete(self) -> bool:
         """Whether every finished save that was found is hashed and named.

@@ -54,7 +54,13 @@ class Sent:
     version: int = 0
     at: float | None = None
     changed: bool = False
+    """Something may be different from what was sent."""
     gap: float = 0.0
+
+    def due(self, now: float, gap: float, span: float) -> bool:
+        """Tell whether to look: at what may have changed, not sooner than `gap` after the last; else after `span`."""
+        self.gap = gap
+        return self.at is None or now >= self.at + (gap if self.changed else span)
 
 
 @dataclass(slots=True)
@@ -79,13 +85,15 @@ class Reporter:
         gap = times.report_gap * (1 + len(self.node.held) // HELD_A_GAP)
         for job, authority in sorted(authorities.items()):
             sent = self._sent.setdefault(("report", job), Sent())
-            if self._may(sent, now, gap):
+            if sent.due(now, gap, times.report):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, times.report):
+                    sent.version += 1  # each one, so that beacons tell whether heartbeats arrive
+                    authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
         sent = self._sent.setdefault(("transfer", ""), Sent())
-        if self._may(sent, now, times.report_gap / 2):
+        if sent.due(now, times.report_gap / 2, times.orders):
             orders = self._transfer_orders(authorities)
             if self._news(sent, orders, now, times.orders):
                 self.node.emit(SendTransfer(msgspec.structs.replace(orders, version=sent.version)))
@@ -114,6 +122,24 @@ class Reporter:
         for kind in ("report", "uploader"):
             self._sent.pop((kind, job), None)
 
+    def hear_transfer(self, incarnation: Incarnation, report: TransferReport, now: float) -> bool:
+        """The node's transfer spoke; False: it said the same before."""
+        news = report != self.transfer_said or not self._alive(self.transfer, now)
+        news = news or incarnation != self.transfer.incarnation
+        self.transfer.incarnation, self.transfer.heard_at = incarnation, now
+        self.transfer_said = report
+        self._note_stored(report)
+        return news
+
+    def hear_uploader(self, job: Job, incarnation: Incarnation, report: UploaderReport, now: float) -> bool:
+        """The node's uploader spoke; False: it said the same before."""
+        news = report != self.uploader_said.get(job) or not self._alive(self.uploader, now)
+        news = news or incarnation != self.uploader.incarnation
+        self.uploader.incarnation, self.uploader.heard_at = incarnation, now
+        self.uploader_said[job] = report
+        self.root = report.root
+        return news
+
     def told(self, addresses: frozenset[Address]) -> frozenset[Address]:
         """Return those that a report that was sent names as corrupt."""
         if not addresses:
@@ -123,10 +149,6 @@ class Reporter:
         return frozenset(address for address in addresses if address in named)
 
     # ---- rate
-
-    def _may(self, sent: Sent, now: float, gap: float) -> bool:
-        sent.gap = gap
-        return sent.at is None or now >= sent.at + gap
 
     def _news(self, sent: Sent, content: object, now: float, span: float) -> bool:
         """Tell whether to send: it changed, or is due again. The version grows with each change."""
@@ -229,16 +251,21 @@ class Reporter:
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        given_up = self.saves.given_up(job)
         return sorted(
             tag
             for tag in self.node.owned.values()
-            if tag.job == job and epoch and tag.save.epoch == epoch and (committed is None or tag.save > committed)
+            if tag.job == job
+            and epoch
+            and tag.save.epoch == epoch
+            and (committed is None or tag.save > committed)
+            and tag.save not in given_up
         )
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
         sent = self._sent.setdefault(("uploader", job), Sent())  # also without orders: its answer tells the root
-        if self._may(sent, now, self.node.times.report_gap / 2):
+        if sent.due(now, self.node.times.report_gap / 2, self.node.times.orders):
             content = UploaderOrders(version=0, orders=orders)
             if self._news(sent, content, now, self.node.times.orders):
                 self.node.emit(SendUploader(job, msgspec.structs.replace(content, version=sent.version)))
@@ -247,7 +274,7 @@ class Reporter:
 
     def _publish_status(self, authorities: Mapping[Job, Authority], now: float) -> None:
         sent = self._sent.setdefault(("status", ""), Sent())
-        if not self._may(sent, now, self.node.times.orders):
+        if not sent.due(now, self.node.times.orders, NEVER):
             return
         text = self._status(authorities)
         if self._news(sent, text, now, NEVER):
@@ -258,7 +285,7 @@ class Reporter:
         own = [tag for tag in self.node.owned.values() if tag.job == job and tag.save == committed]
         return bool(own) and all(tag.address in self._stored for tag in own)
 
-    def note_stored(self, report: TransferReport) -> None:
+    def _note_stored(self, report: TransferReport) -> None:
         """Remember which shards have a copy elsewhere."""
         self._stored |= {copy.address for copy in report.copies if copy.state is CopyState.STORED}
         if len(self._stored) > MAX_STORED:
@@ -279,6 +306,8 @@ class Reporter:
             reasons.append("people look: nothing is deleted, pruned or backed up")
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
+        if authority is not None and authority.cut_off:
+            reasons.append("the coordinator cannot be reached, and Redis can")
         document = {
             "host": node.host,
             "job": job or "",
@@ -288,7 +317,7 @@ class Reporter:
             "epoch": committed.epoch if committed is not None else 0,
             "step": committed.step if committed is not None else None,
             "protected": self._protected(job, committed),
-            "backup": None,
+            "backup": view.orders.last_backup or None if view is not None and view.orders is not None else None,
             "running_epoch": record.epoch if record is not None else 0,
             "failure": record.failure if record is not None else "",
             "notes": record.notes if record is not None else (),

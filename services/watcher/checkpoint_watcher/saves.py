@@ -59,6 +59,10 @@ class Saves:
         """Whether nothing found is still on its way to its name."""
         return not (self.unclaimed or self.claiming or self.waiting or self.hashing or self.naming or self._retry)
 
+    def given_up(self, job: Job) -> frozenset[Save]:
+        """Saves of a job that the coordinator gave up: they are neither hashed nor offered any more."""
+        return self._given_up.get(job, frozenset())
+
     def on_the_way(self, job: Job | None) -> tuple[Saving, ...]:
         """Finished saves of a job that are not named yet."""
         claims = [*self.claiming.values(), *self.waiting, *self.hashing.values()]
@@ -244,7 +248,7 @@ class Saves:
         while self.waiting and len(self.hashing) < HASHING:
             claim = self.waiting.popleft()
             self._queued.discard(claim.name)
-            if claim.save in self._given_up.get(claim.job, ()):
+            if claim.save in self.given_up(claim.job):
                 # Saves come faster than they are hashed: what was given up must not hold up the newest.
                 self.sizes.pop(claim.name, None)
                 self.node.announce("save_given_up", step=claim.save.step, rank=claim.key.rank)

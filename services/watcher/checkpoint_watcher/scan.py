@@ -6,6 +6,7 @@ directory. One Scanner lives as long as the watcher, since "did not change" need
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -155,7 +156,10 @@ class Scanner:
         parsed = save_name(name)
         if parsed is None:  # classify() lets only such names pass
             raise ValueError(name)
-        inode = (self.root / name).lstat().st_ino if content.directory else content.files[0][1]
+        try:
+            inode = (self.root / name).lstat().st_ino if content.directory else content.files[0][1]
+        except OSError:  # gone meanwhile: claiming says so
+            inode = 0
         return Found(
             name=name,
             inode=inode,
@@ -173,8 +177,8 @@ class Scanner:
         path = self.root / YAML
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
+        except OSError as error:
+            return self._unreadable(path, error)
         try:
             facts = os.fstat(file)
             text = os.pread(file, MAX_SIZE + 1, 0)
@@ -192,6 +196,17 @@ class Scanner:
             settled=settled,
             obstacle=self._obstacle(facts.st_uid),
         )
+
+    def _unreadable(self, path: Path, error: OSError) -> YamlSeen | None:
+        """A yaml that is a link or may not be read is a bad one; its writer is told so."""
+        try:
+            facts = path.lstat()
+        except OSError:
+            return None
+        reason = "is a link, expected a file" if stat.S_ISLNK(facts.st_mode) else f"cannot be read: {error.strerror}"
+        obstacle = self._obstacle(facts.st_uid) or f"replicator.yaml: {reason}"
+        identity = YamlIdentity(facts.st_ino, facts.st_size, facts.st_ctime_ns, "")
+        return YamlSeen(identity=identity, text=b"", obstacle=obstacle)
 
     def _obstacle(self, owner: int) -> str:
         own = os.geteuid()

@@ -23,13 +23,15 @@ from checkpoint_replicator.messages import (
     UploaderReport,
 )
 from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Ramdisk
-from checkpoint_replicator.records import HostRecord
+from checkpoint_replicator.records import Help, HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
 from checkpoint_watcher.disk import Disk
 from checkpoint_watcher.effects import (
     Announce,
+    CallHelp,
     CleanUp,
     DropClaim,
     DropForeign,
@@ -39,6 +41,7 @@ from checkpoint_watcher.effects import (
     ForgetJob,
     HashClaim,
     Leave,
+    PublishStatus,
     ReadView,
     Register,
     SendReport,
@@ -178,7 +181,7 @@ class Watcher:
         try:
             async with asyncio.timeout(2):
                 await self.store.unregister(self.config.host, self.runtime.incarnation)
-        except (TimeoutError, UnreachableError):
+        except (TimeoutError, UnreachableError, ProtocolError):
             self.runtime.log.info("host_left_registered")
         await self.store.close()
         for pool in (self.looking, self.small, self.large, self.sweeping):
@@ -227,12 +230,14 @@ class Watcher:
             effect = await self.work.get()
             try:
                 answer = await self._in(self.small, self.disk.perform, effect)
-            except TransientError as error:
+            except (TransientError, OSError) as error:
                 # Room comes back by effects that stand behind this one, so it goes to the end.
-                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=str(error))
+                reason = quote(str(error))
+                self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=reason)
                 await self._sweep()
                 await asyncio.sleep(DISK_PAUSE)
-                self.work.put_nowait(effect)
+                if isinstance(error, TransientError) or not isinstance(effect, PublishStatus):  # that is said again
+                    self.work.put_nowait(effect)
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
@@ -266,6 +271,8 @@ class Watcher:
             case Leave(job):
                 self.lines.leave(job)
                 self.runtime.log.info("job_left", job=job)
+            case CallHelp():
+                self._spawn(self._call_help(effect), "help")
             case SendReport(job, report):
                 self.lines.report(job, report)
             case SendTransfer(orders):
@@ -286,6 +293,13 @@ class Watcher:
             event = ViewFailed(effect.job, str(error))
         await self.inbox.put(event)
 
+    async def _call_help(self, effect: CallHelp) -> None:
+        cry = Help(host=Host(self.config.host), incarnation=self.runtime.incarnation, reason=effect.reason)
+        try:
+            await self.store.call_help(effect.job, cry, effect.seconds)
+        except (UnreachableError, ProtocolError) as error:
+            self.runtime.log.info("help_not_called", job=effect.job, reason=str(error))
+
     async def _register(self) -> None:
         async with self._registering:
             wish, self._registration = self._registration, None
@@ -303,7 +317,7 @@ class Watcher:
                     jobs=tuple(wish.jobs),
                 )
                 await self.store.register(host)
-            except UnreachableError as error:
+            except (UnreachableError, ProtocolError) as error:
                 reason = str(error)
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))

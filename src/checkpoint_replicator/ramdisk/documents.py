@@ -8,7 +8,9 @@ import msgspec
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Job
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.ramdisk.reading import read_small
 from checkpoint_replicator.ramdisk.spare import Spare
 from checkpoint_replicator.save import Save
 
@@ -38,7 +40,7 @@ class JobFence(Record, frozen=True, kw_only=True):
 class FenceRecord(Record, frozen=True, kw_only=True):
     """`fence.json`; written before the node acts or drops anything, goes only with `forget --ramdisks`."""
 
-    jobs: dict[str, JobFence] = {}
+    jobs: dict[Job, JobFence] = {}
 
     def of(self, job: Job) -> JobFence:
         """Return a job's entry; one at zero where there is none."""
@@ -99,25 +101,24 @@ class Document(Generic[T]):
             ProtocolError: it does not parse; names the file, which stays as it is.
         """
         try:
-            data = self.path.read_bytes()
+            data = read_small(self.path)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise ProtocolError(f"{self.path}: cannot be read: {error.strerror}") from error
         try:
             return msgspec.json.decode(data, type=self.kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"{self.path}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"{quote(str(self.path))}: {quote(str(error))}") from error
 
     def salvage(self) -> tuple[T | None, str]:
         """Return what stands there, and why it is unreadable; an unreadable file is kept aside under another name."""
         try:
             return self.read(), ""
         except ProtocolError as error:
-            aside = self.path.with_name(f"{self.path.name}.unreadable")
-            self._files.remove(aside)
-            self._files.rename(self.path, aside)
-            return None, f"{error}; kept as {aside.name}"
+            return None, f"{error}; kept as {self._files.set_aside(self.path).name}"
+
+    def set_aside(self) -> None:
+        """Keep what stands there under another name."""
+        self._files.set_aside(self.path)
 
     def write(self, value: T) -> None:
         """Replace it at once.
@@ -134,7 +135,7 @@ class Document(Generic[T]):
     def _replace(self, data: bytes) -> None:
         aside = self.path.with_name(f"{self.path.name}.tmp")
         self._files.write(aside, data)
-        self._files.rename(aside, self.path)
+        self._files.replace(aside, self.path)
 
     def remove(self) -> None:
         """Remove it; absent is fine."""

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from checkpoint_replicator.errors import NoRoomError
+from checkpoint_replicator.ids import new_id
 
 __all__ = ["Files", "no_room"]
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Files:
@@ -29,9 +31,13 @@ class Files:
     """
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file that nobody looks at yet; after an error it is gone."""
+        """Write a file that nobody looks at yet, anew; after an error it is gone."""
         with no_room(path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                fd = os.open(path, _NEW, _FILE_MODE)
+            except FileExistsError:  # of a crash; never written through, it may be a link, a pipe or a second name
+                self.remove(path)
+                fd = os.open(path, _NEW, _FILE_MODE)
             try:
                 os.fchmod(fd, _FILE_MODE)
                 view = memoryview(data)
@@ -53,6 +59,21 @@ class Files:
                 source.chmod(_FOLDER_MODE, follow_symlinks=False)
                 source.rename(target)
 
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename onto a private name of ours; what cannot be replaced there (a directory) is set aside."""
+        try:
+            self.rename(source, target)
+        except IsADirectoryError:
+            self.set_aside(target)
+            self.rename(source, target)
+
+    def set_aside(self, path: Path) -> Path:
+        """Rename what stands in the place of something of ours, so that people can look at it; returns its new name."""
+        aside = path.with_name(f"{path.name}.unreadable")
+        self.remove(aside)
+        self.rename(path, aside)
+        return aside
+
     def unlink(self, path: Path) -> None:
         """Remove a name that may be gone already."""
         path.unlink(missing_ok=True)
@@ -64,6 +85,12 @@ class Files:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir(exist_ok=True)
                 path.chmod(_FOLDER_MODE)
+
+    def make_own(self, path: Path) -> None:
+        """Make a directory of ours; a file or link in its place is set aside, for a link would lead us elsewhere."""
+        if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
+            self.set_aside(path)
+        self.make_folder(path)
 
     def link(self, target: Path, name: Path) -> None:
         """Give a file a second name."""
@@ -78,16 +105,32 @@ class Files:
     def remove(self, path: Path) -> bool:
         """Remove a file or a whole directory, without following links; False when something stayed."""
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-            if path.exists():  # a trainer may leave directories that nobody may write to
-                for folder, _, _ in os.walk(path):
-                    with suppress(OSError):
-                        Path(folder).chmod(_FOLDER_MODE)
+            with suppress(RecursionError):
                 shutil.rmtree(path, ignore_errors=True)
+            if path.exists():  # a trainer may leave directories that nobody may write to, or very deep ones
+                self._level(path)
         else:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         return not os.path.lexists(path)
+
+    def _level(self, root: Path) -> None:
+        """Remove a directory by drawing what lies below up beside it: no path grows long, and nothing recurses."""
+        left = [root]
+        while left:
+            folder = left.pop()
+            with suppress(OSError):
+                folder.chmod(_FOLDER_MODE)
+                with os.scandir(folder) as entries:
+                    names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+                for name, is_folder in names:
+                    if is_folder:
+                        drawn = root.with_name(f"{new_id()}.level")
+                        self.rename(folder / name, drawn)
+                        left.append(drawn)
+                    else:
+                        (folder / name).unlink()
+                folder.rmdir()
 
 
 @contextmanager

@@ -10,12 +10,15 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, SessionId, Step, Worker, is_address, job_fault
 from checkpoint_replicator.save import ShardKey, Tag
 
-__all__ = ["PRIVATE", "Layout", "ShardName", "check_address", "check_tag", "parse_data", "parse_name"]
+__all__ = ["PRIVATE", "Layout", "ShardName", "check_address", "check_tag", "parse_data", "parse_epoch", "parse_name"]
 
 PRIVATE: Final = ".replicator"
 """The one directory of ours below the ramdisk's root."""
-MAX_NUMBER: Final = (1 << 63) - 1
+MAX_NUMBER: Final = (1 << 53) - 1
+MAX_PLACE: Final = (1 << 16) - 1
+"""Largest rank or worker."""
 _NAME: Final = re.compile(r"(?P<job>.+)-s(?P<step>0|[1-9]\d*)-n(?P<rank>0|[1-9]\d*)-w(?P<worker>0|[1-9]\d*)", re.ASCII)
+_EPOCH: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 _ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -38,9 +41,16 @@ def parse_name(text: str, ending: str = "") -> ShardName | None:
     if match is None or job_fault(match["job"]) is not None:
         return None
     step, rank, worker = (int(match[group][:20]) for group in ("step", "rank", "worker"))
-    if max(step, rank, worker) > MAX_NUMBER:
+    if step > MAX_NUMBER or max(rank, worker) > MAX_PLACE:
         return None
     return ShardName(Job(match["job"]), Step(step), ShardKey(Rank(rank), Worker(worker)))
+
+
+def parse_epoch(text: str) -> Epoch | None:
+    """Read the name of an epoch's directory; None when it is something else."""
+    if _EPOCH.fullmatch(text) is None or int(text) > MAX_NUMBER:
+        return None
+    return Epoch(int(text))
 
 
 def parse_data(text: str) -> Address | None:
@@ -69,15 +79,15 @@ def check_tag(tag: Tag) -> Tag:
     check_address(tag.address)
     if (fault := job_fault(tag.job)) is not None:
         raise ProtocolError(f"the job name of a tag {fault}")
-    for word, number in (
-        ("epoch", tag.save.epoch),
-        ("step", tag.save.step),
-        ("rank", tag.key.rank),
-        ("worker", tag.key.worker),
-        ("size", tag.size),
+    for word, number, most in (
+        ("epoch", tag.save.epoch, MAX_NUMBER),
+        ("step", tag.save.step, MAX_NUMBER),
+        ("rank", tag.key.rank, MAX_PLACE),
+        ("worker", tag.key.worker, MAX_PLACE),
+        ("size", tag.size, MAX_NUMBER),
     ):
-        if not 0 <= number <= MAX_NUMBER:
-            raise ProtocolError(f"a tag has the {word} {number}, expected 0 to {MAX_NUMBER}")
+        if not 0 <= number <= most:
+            raise ProtocolError(f"a tag has the {word} {number}, expected 0 to {most}")
     return tag
 
 

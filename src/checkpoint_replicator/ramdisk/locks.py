@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from checkpoint_replicator.errors import BusyError
+from checkpoint_replicator.ramdisk.reading import open_plain
 
 __all__ = ["Hold", "alone", "exclusive", "shared"]
 
@@ -27,7 +29,7 @@ def exclusive(path: Path, patience: float = _PATIENCE) -> Iterator[None]:
     """
     deadline = time.monotonic() + patience
     while True:
-        fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        fd = _open(path)
         try:
             while not _take(fd, fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
@@ -65,9 +67,10 @@ def shared(path: Path) -> int:
 
     Raises:
         FileNotFoundError: there is no such tree (any more).
+        ProtocolError: something else than a file stands there.
         BusyError: it is just being removed.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_plain(path)
     if not _take(fd, fcntl.LOCK_SH):
         os.close(fd)
         raise BusyError(f"{path}: the shard is being removed")
@@ -86,7 +89,7 @@ class Hold:
 
     def __init__(self, path: Path, owner: str) -> None:
         self.path = path
-        self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        self._fd = _open(path)
         if not _take(self._fd, fcntl.LOCK_EX):
             holder = os.pread(self._fd, 200, 0).decode(errors="replace").strip() or "a process that gave no name"
             os.close(self._fd)
@@ -107,6 +110,20 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _open(path: Path) -> int:
+    """Open a lock, made where it is missing; what is no file in its place is set aside."""
+    for _ in range(2):
+        with suppress(OSError):
+            fd = os.open(path, _FLAGS | os.O_NONBLOCK | os.O_CREAT, 0o644)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
+        with suppress(OSError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                path.rename(path.with_name(f"{path.name}.unreadable"))
+    return os.open(path, _FLAGS | os.O_CREAT, 0o644)
 
 
 def _take(fd: int, kind: int) -> bool:

@@ -84,7 +84,11 @@ class Partial:
         if not _is_laid_out(content, tree):
             partial.close()
             return None
-        partial._resume(threads)
+        try:
+            partial._resume(threads)
+        except OSError:  # a bitmap that is no file
+            partial.close()
+            return None
         return partial
 
     @property

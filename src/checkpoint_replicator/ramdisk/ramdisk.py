@@ -3,10 +3,11 @@
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,10 +18,11 @@ from checkpoint_replicator.messages import Room
 from checkpoint_replicator.ramdisk.documents import Document, FenceRecord, JobFence, StatusRecord
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.handout import Handouts
-from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_name
+from checkpoint_replicator.ramdisk.layout import Layout, ShardName, parse_epoch, parse_name
 from checkpoint_replicator.ramdisk.locks import Hold
 from checkpoint_replicator.ramdisk.partial import Partial
-from checkpoint_replicator.ramdisk.register import Recovery, Register
+from checkpoint_replicator.ramdisk.reading import ADDRESS_LIMIT, read_small
+from checkpoint_replicator.ramdisk.register import Dropped, Recovery, Register
 from checkpoint_replicator.ramdisk.room import admit, inodes_for, measure
 from checkpoint_replicator.ramdisk.shard import Shard, read_tree
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Sidecar
@@ -32,6 +34,8 @@ from checkpoint_replicator.tree import Tree
 __all__ = ["Claim", "Ramdisk"]
 
 T = TypeVar("T")
+DROPPED_AT_ONCE: Final = 16
+"""Shards dropped in one section of the names lock: each section reads all sidecars once, and must be short."""
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
@@ -68,8 +72,10 @@ class Ramdisk:
         self._admission = threading.Lock()
         self._spare = Spare(self.layout.spare)
         for folder in self.layout.folders:
-            self._files.make_folder(folder)
+            self._files.make_own(folder)
         self.fences = Document(self.layout.fence, FenceRecord, self._files, self._spare)
+        self._fenced: FenceRecord | None = None
+        self._spoilt = False
         self.status = Document(self.layout.status, StatusRecord, self._files)
         self.handouts = Handouts(self.layout, self._register, self._files)
 
@@ -98,26 +104,39 @@ class Ramdisk:
     ) -> JobFence:
         """Write down the highest stamp obeyed and the newest committed save, before acting on them; never lowers.
 
+        What does not parse any more is set aside, and written anew from what this process knows.
+
         Raises:
-            ProtocolError: `fence.json` does not parse.
             NoRoomError: the ramdisk is full.
         """
-        old = self.fences.read() or FenceRecord()
+        found, _ = self.read_fences()
+        old = found or FenceRecord()
         new = old.raised(job, obeyed, committed, keep)
-        if new != old:
+        if new != old or self._spoilt:
             self.fences.write(new)
+            self._fenced, self._spoilt = new, False
         return new.of(job)
 
     def forget_fence(self, job: Job) -> None:
         """Remove a job's entry from `fence.json`: people ordered that this node forgets the job.
 
         Raises:
-            ProtocolError: `fence.json` does not parse.
             NoRoomError: the ramdisk is full.
         """
-        old = self.fences.read()
-        if old is not None and job in old.jobs:
-            self.fences.write(FenceRecord(jobs={name: fence for name, fence in old.jobs.items() if name != job}))
+        old, _ = self.read_fences()
+        if old is not None and (job in old.jobs or self._spoilt):
+            new = FenceRecord(jobs={name: fence for name, fence in old.jobs.items() if name != job})
+            self.fences.write(new)
+            self._fenced, self._spoilt = new, False
+
+    def read_fences(self) -> tuple[FenceRecord | None, str]:
+        """Return what `fence.json` holds, and why it is unreadable: then what this process read or wrote before."""
+        found, fault = self.fences.salvage()
+        if fault:
+            self._spoilt = True
+        elif found is not None or not self._spoilt:
+            self._fenced, self._spoilt = found, False
+        return self._fenced, fault
 
     def document(self, path: Path, kind: type[T]) -> Document[T]:
         """Return a JSON file of ours that one service owns, such as the watcher's `session.json`."""
@@ -137,7 +156,7 @@ class Ramdisk:
     def _write_public(self, name: str, text: str) -> None:
         with self._register.lock():
             aside = self.layout.aside / name
-            self._files.write(aside, text.encode())
+            self._files.write(aside, text.encode(errors="backslashreplace"))
             self._files.rename(aside, self.root / name)
 
     def write_status(self, text: str) -> None:
@@ -147,8 +166,8 @@ class Ramdisk:
             NoRoomError: the ramdisk is full; the old one stays.
         """
         aside = self.layout.status.with_name("status.json.tmp")
-        self._files.write(aside, text.encode())
-        self._files.rename(aside, self.layout.status)
+        self._files.write(aside, text.encode(errors="backslashreplace"))
+        self._files.replace(aside, self.layout.status)
 
     def clear(self, paths: Collection[Path]) -> int:
         """Move public names that nobody needs any more into the trash; returns how many were there."""
@@ -212,7 +231,20 @@ class Ramdisk:
         Raises:
             BusyError: somebody reads it; nothing was changed, try again.
         """
-        return self._spare.urgently(lambda: self._register.drop(tag))
+        (done,) = self._drop([tag])
+        if done.busy:
+            raise BusyError(f"{self.layout.tree(tag.address)}: the shard is being read")
+        return bool(done.gone)
+
+    def drop_all(self, tags: Sequence[Tag]) -> tuple[Tag, ...]:
+        """Take the names of many shards away, some in each section of the lock; returns those that somebody reads."""
+        return tuple(tag for done in self._drop(tags) for tag in done.busy)
+
+    def _drop(self, tags: Sequence[Tag]) -> list[Dropped]:
+        return [
+            self._spare.urgently(partial(self._register.drop, tags[start : start + DROPPED_AT_ONCE]))
+            for start in range(0, len(tags), DROPPED_AT_ONCE)
+        ]
 
     def condemn(self, address: Address) -> tuple[Sidecar, ...]:
         """Take all names from bytes that are corrupt (after they were reported); returns the sidecars that went.
@@ -270,7 +302,8 @@ class Ramdisk:
         for path in sorted(self.root.glob("*.meta")):
             name = parse_name(path.name, ".meta")
             if name is not None and str(name) not in known and not inventory.doubts(str(name)):
-                found.append((name, path.read_text(errors="replace").strip()[:200]))
+                with suppress(FileNotFoundError, ProtocolError):
+                    found.append((name, read_small(path, ADDRESS_LIMIT).decode(errors="replace").strip()[:200]))
         return tuple(found)
 
     def tree(self, address: Address) -> Tree:
@@ -317,9 +350,9 @@ class Ramdisk:
         """List the claims in order of epoch and name; names that are not ours are left alone."""
         found = []
         for path in self.layout.claims.glob("*/*"):
-            name = parse_name(path.name)
-            if name is not None and path.parent.name.isdecimal():
-                found.append(Claim(Epoch(int(path.parent.name)), name, path))
+            name, epoch = parse_name(path.name), parse_epoch(path.parent.name)
+            if name is not None and epoch is not None and not path.parent.is_symlink():
+                found.append(Claim(epoch, name, path))
         return tuple(sorted(found))
 
     def discard(self, claim: Claim) -> None:
@@ -342,6 +375,8 @@ class Ramdisk:
         """
         folder = self.layout.partial(tree.address)
         with self._admission:
+            if folder.is_symlink() or not folder.is_dir():
+                self._files.remove(folder)
             partial = Partial.open(folder) or self._create(folder, tree, reserve, reserve_inodes)
         if os.path.lexists(folder / "seed"):
             partial.seed(folder / "seed")
@@ -392,16 +427,16 @@ class Ramdisk:
     def host(self) -> str | None:
         """The host name that was written here last; None before."""
         try:
-            return self.layout.host.read_text(errors="replace").strip() or None
-        except FileNotFoundError:
+            return read_small(self.layout.host, ADDRESS_LIMIT).decode(errors="replace").strip() or None
+        except (FileNotFoundError, ProtocolError):
             return None
 
     def write_host(self, host: str) -> None:
         """Write down whose ramdisk this is."""
         if self.host != host:
             aside = self.layout.host.with_name("host.tmp")
-            self._files.write(aside, f"{host}\n".encode())
-            self._files.rename(aside, self.layout.host)
+            self._files.write(aside, f"{host}\n".encode(errors="backslashreplace"))
+            self._files.replace(aside, self.layout.host)
 
     def publish(self, session: SessionId, name: ShardName, address: Address) -> bool:
         """Let `<name>.restore` point to a hand-out of a shard; see `Handouts.publish`."""

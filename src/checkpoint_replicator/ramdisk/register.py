@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,11 +30,16 @@ from checkpoint_replicator.ids import Address, Job, is_address, new_id
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.layout import Layout, check_address, check_tag
 from checkpoint_replicator.ramdisk.locks import alone, exclusive
+from checkpoint_replicator.ramdisk.reading import ADDRESS_LIMIT, read_small
 from checkpoint_replicator.ramdisk.sidecar import Inventory, Reader, Sidecar
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.tree import Tree
 
-__all__ = ["Recovery", "Register"]
+__all__ = ["Dropped", "Recovery", "Register"]
+
+
+LONGEST_TRASHED: Final = 200
+"""Bytes of a name that its entry in the trash keeps; an id stands before them."""
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -48,6 +54,14 @@ class Recovery(msgspec.Struct, frozen=True):
     unfinished: tuple[Tag, ...] = ()
     dropped: tuple[Address, ...] = ()
     unreadable: tuple[ProtocolError, ...] = ()
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """What came of a dropping: gone, not there before, and not gone because somebody reads it."""
+
+    gone: tuple[Tag, ...]
+    absent: tuple[Tag, ...]
+    busy: tuple[Tag, ...]
 
 
 class Register:
@@ -122,21 +136,36 @@ class Register:
                 self._trash(source)
         return new
 
-    def drop(self, tag: Tag) -> bool:
-        """Take a shard's name away; see `Ramdisk.drop`."""
+    def drop(self, tags: Iterable[Tag]) -> Dropped:
+        """Take the names of some shards away; see `Ramdisk.drop`."""
+        dropped: list[Tag] = []
+        absent: list[Tag] = []
+        busy: list[Tag] = []
         with self.lock():
             inventory = self.inventory()
-            sidecar = next((side for side in inventory.sidecars if _same(side.tag, tag)), None)
-            if sidecar is None:
-                return False
-            if len(inventory.of(tag.address)) > 1:
-                self._unregister(sidecar, inventory)
-                return True
-            with alone(self._layout.tree(tag.address)):
-                self._unregister(sidecar, inventory)
-                if not inventory.unreadable:  # one of them may name the same bytes
-                    self._discard(tag.address)
-            return True
+            for tag in tags:
+                sidecar = next((side for side in inventory.named(tag.name) if _same(side.tag, tag)), None)
+                if sidecar is None:
+                    absent.append(tag)
+                    continue
+                try:
+                    self._drop(sidecar, inventory)
+                except BusyError:
+                    busy.append(tag)
+                else:
+                    dropped.append(tag)
+                    inventory = inventory.without(sidecar)
+        return Dropped(tuple(dropped), tuple(absent), tuple(busy))
+
+    def _drop(self, sidecar: Sidecar, inventory: Inventory) -> None:
+        address = sidecar.tag.address
+        if len(inventory.of(address)) > 1:
+            self._unregister(sidecar, inventory)
+            return
+        with alone(self._layout.tree(address)):
+            self._unregister(sidecar, inventory)
+            if not inventory.unreadable:  # one of them may name the same bytes
+                self._discard(address)
 
     def commit(self, job: Job, saves: Collection[Save]) -> int:
         """Note that saves are committed; returns how many sidecars changed."""
@@ -169,7 +198,7 @@ class Register:
     def recover(self) -> Recovery:
         """Make consistent what a crash left; see `Ramdisk.recover`."""
         for folder in self._layout.folders:
-            self._files.make_folder(folder)
+            self._files.make_own(folder)
         with self.lock():
             for path in sorted(self._layout.aside.iterdir()):
                 self._trash(path)
@@ -185,7 +214,8 @@ class Register:
                 inventory = inventory.without(sidecar)
             for name in sorted({sidecar.tag.name for sidecar in inventory.sidecars}):
                 self._show(name, inventory)
-            dropped = () if inventory.unreadable else tuple(self._discard_orphans(inventory))
+            renamed = {sidecar.tag.name for sidecar in (*unfinished, *inventory.sidecars)}
+            dropped = () if inventory.unreadable else tuple(self._discard_orphans(inventory, renamed))
         return Recovery(tuple(side.tag for side in unfinished), dropped, tuple(inventory.unreadable.values()))
 
     def trash(self, path: Path) -> None:
@@ -215,20 +245,23 @@ class Register:
 
     def _write_tree(self, tree: Tree) -> None:
         path, text = self._layout.tree(tree.address), tree.encode()
-        with suppress(OSError):
-            if path.read_bytes() == text:
+        with suppress(FileNotFoundError, ProtocolError):
+            if read_small(path, len(text)) == text:
                 return
         self._replace(path, text)
 
     def _write_sidecar(self, sidecar: Sidecar) -> None:
         path = self._layout.sidecar(sidecar.tag)
-        self._files.make_folder(path.parent)
+        self._files.make_own(path.parent)
         self._replace(path, msgspec.json.format(msgspec.json.encode(sidecar), indent=1) + b"\n")
 
     def _replace(self, path: Path, data: bytes) -> None:
         aside = self._layout.aside / path.name
         self._files.write(aside, data)
-        self._files.rename(aside, path)
+        if path.parent == self._layout.root:
+            self._files.rename(aside, path)
+        else:
+            self._files.replace(aside, path)
 
     def _show(self, name: str, inventory: Inventory, *gone: Address) -> None:
         """Let the public `.meta` of a name show its highest epoch whose data is there.
@@ -242,7 +275,8 @@ class Register:
         shown = next((address for address in addresses if os.path.lexists(self._layout.data(address))), None)
         now = _text(meta)
         if shown is not None and now != shown:
-            self._replace(meta, shown.encode())
+            with suppress(IsADirectoryError):  # somebody's directory, which a scan counts among the foreign names
+                self._replace(meta, shown.encode())
         elif shown is None and now in {*addresses, *gone}:
             self._files.unlink(meta)
 
@@ -264,29 +298,38 @@ class Register:
             if os.path.lexists(path):
                 self._trash(path)
 
-    def _discard_orphans(self, inventory: Inventory) -> Iterator[Address]:
+    def _discard_orphans(self, inventory: Inventory, renamed: Collection[str]) -> Iterator[Address]:
+        """Discard what lost its last name by a dropping that did not end.
+
+        A dropping takes the public `.meta` first. So what a `.meta` still shows was not being dropped. Its sidecar
+        was overwritten by a naming that did not end (`renamed` are the names of such), or lost in another way,
+        and then the bytes stay.
+        """
         named = {sidecar.tag.address for sidecar in inventory.sidecars}
         shown: dict[str | None, list[Path]] = {}
         for meta in sorted(self._layout.root.glob("*.meta")):
             shown.setdefault(_text(meta), []).append(meta)
         for path in sorted(self._layout.trees.iterdir()):
             address = Address(path.name.removesuffix(".tree"))
-            if not is_address(address) or address in named:
+            if not is_address(address) or address in named or not path.is_file():
+                continue
+            if any(meta.stem not in renamed for meta in shown.get(address, ())):
                 continue
             with suppress(BusyError), alone(path):
-                for meta in shown.get(address, ()):  # its sidecar was overwritten by a naming that did not end
+                for meta in shown.get(address, ()):
                     self._files.unlink(meta)
                 self._discard(address)
                 yield address
 
     def _trash(self, path: Path) -> None:
-        self._files.rename(path, self._layout.trash / f"{new_id()}-{path.name}"[:255])
+        name = os.fsencode(path.name)[:LONGEST_TRASHED]  # bytes, since that is what a file system counts
+        self._files.rename(path, self._layout.trash / f"{new_id()}-{os.fsdecode(name)}")
 
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
+        return read_small(path, ADDRESS_LIMIT).decode(errors="replace").strip()
+    except (FileNotFoundError, ProtocolError):
         return None
 
 

@@ -18,6 +18,10 @@ UNLIMITED: Final = 1 << 40
 """Free inodes where the file system does not count them."""
 
 
+MOST: Final = (1 << 53) - 1
+"""Largest number that a message takes."""
+
+
 def measure(root: Path, quota: int | None = None) -> Room:
     """Return size and room of the ramdisk; with a quota (bytes) what stands below the root is counted.
 
@@ -29,7 +33,10 @@ def measure(root: Path, quota: int | None = None) -> Room:
         quota = int(quota)  # a `Size` of the configuration is for people; a message takes plain numbers
         size, free = min(size, quota), max(0, min(free, quota - usage(root)))
     inodes, inodes_free = (status.f_files, status.f_favail) if status.f_files else (UNLIMITED, UNLIMITED)
-    return Room(size=size, free=free, inodes=inodes, inodes_free=inodes_free)
+    most = MOST  # some file systems say "endless" with all bits set
+    return Room(
+        size=min(size, most), free=min(free, most), inodes=min(inodes, most), inodes_free=min(inodes_free, most)
+    )
 
 
 def admit(room: Room, size: int, inodes: int, *, reserve: int, reserve_inodes: int) -> None:
@@ -77,13 +84,12 @@ def usage(root: Path) -> int:
     return total
 
 
-def _walk(folder: str) -> Iterator[os.stat_result]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # gone meanwhile
-        return
-    for entry in entries:
-        with suppress(OSError):
-            yield entry.stat(follow_symlinks=False)
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path)
+def _walk(root: str) -> Iterator[os.stat_result]:
+    left = [root]
+    while left:
+        with suppress(OSError), os.scandir(left.pop()) as entries:  # gone meanwhile
+            for entry in entries:
+                with suppress(OSError):
+                    yield entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)

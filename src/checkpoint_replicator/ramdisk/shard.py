@@ -10,6 +10,7 @@ from checkpoint_replicator.errors import CorruptError, ProtocolError, Unsupporte
 from checkpoint_replicator.hashing import read_leaf
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.ramdisk.locks import shared
+from checkpoint_replicator.ramdisk.reading import open_plain
 from checkpoint_replicator.tree import MAX_TREE, Tree
 
 __all__ = ["Shard", "read_tree"]
@@ -81,7 +82,7 @@ def read_tree(path: Path, address: Address) -> Tree:
         FileNotFoundError: there is none.
         ProtocolError: it does not parse or has another address; names the file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_plain(path)
     try:
         return _parse(_read(fd), address, path)
     finally:

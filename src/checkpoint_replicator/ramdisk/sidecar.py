@@ -10,6 +10,7 @@ import msgspec
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk.documents import Document
 from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_replicator.ramdisk.layout import Layout, check_tag, parse_name
@@ -99,7 +100,7 @@ class Reader:
         found: list[Sidecar] = []
         unreadable: dict[str, ProtocolError] = {}
         settled = int((self._clock() - UNSETTLED) * 1e9)
-        for path, mark in _listed(self._layout.saves):
+        for path, mark in _listed(self._layout.saves, unreadable):
             before = old.get(path)
             if before is not None and before[0] == mark:
                 known[path] = before
@@ -127,15 +128,15 @@ def _read(path: Path, layout: Layout, files: Files) -> Sidecar | None:
     try:
         expected = layout.sidecar(check_tag(sidecar.tag))
     except ProtocolError as error:
-        raise ProtocolError(f"{path}: {error}") from error
+        raise ProtocolError(f"{quote(str(path))}: {error}") from error
     if expected != path:
-        raise ProtocolError(f"{path}: holds the tag of epoch {sidecar.tag.save.epoch}, {sidecar.tag.name}")
+        raise ProtocolError(f"{quote(str(path))}: holds the tag of epoch {sidecar.tag.save.epoch}, {sidecar.tag.name}")
     return sidecar
 
 
-def _listed(saves: Path) -> Iterator[tuple[str, _Mark | None]]:
-    for epoch in _entries(saves):
-        for entry in _entries(epoch.path):
+def _listed(saves: Path, unreadable: dict[str, ProtocolError]) -> Iterator[tuple[str, _Mark | None]]:
+    for epoch in _entries(saves, unreadable):
+        for entry in _entries(epoch.path, unreadable):
             try:
                 facts = entry.stat(follow_symlinks=False)
             except OSError:
@@ -144,9 +145,12 @@ def _listed(saves: Path) -> Iterator[tuple[str, _Mark | None]]:
                 yield entry.path, (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
-def _entries(folder: str | Path) -> list["os.DirEntry[str]"]:
+def _entries(folder: str | Path, unreadable: dict[str, ProtocolError]) -> list["os.DirEntry[str]"]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
     except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        unreadable[str(folder)] = ProtocolError(f"{quote(str(folder))}: cannot be listed: {error.strerror}")
         return []

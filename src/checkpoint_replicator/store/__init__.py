@@ -4,14 +4,14 @@
 `tests/contract/test_store.py`. Every method may raise `UnreachableError`; nothing else from the network comes out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
-from checkpoint_replicator.records import HostRecord, Lease, NodeView
+from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 
 __all__ = ["AddEvent", "Change", "Delete", "ManifestStore", "Renewal", "SetHash", "SetScores", "Snapshot"]
 
@@ -56,11 +56,15 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All hashes and sorted sets of a job, by key without the prefix; scores as text."""
+    """All hashes and sorted sets of a job, by key without the prefix; scores as text.
+
+    `spoilt` names the keys that somebody gave another type, with what is wrong; they count as not there.
+    """
 
     store: StoreId
     fence: Stamp
     hashes: dict[str, dict[str, str]]
+    spoilt: tuple[str, ...] = ()
 
 
 class ManifestStore(Protocol):
@@ -98,6 +102,14 @@ class ManifestStore(Protocol):
         """Return all registered hosts."""
         ...
 
+    async def call_help(self, job: Job, cry: Help, ttl: float) -> None:
+        """Write `…:help:<host>` for so many seconds; idempotent."""
+        ...
+
+    async def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
+        """Return which of these hosts call for help."""
+        ...
+
     async def job_added(self, seconds: float) -> bool:
         """Wait until somebody called `add_job`, at most so long; only a wake-up, which may be lost or come in vain."""
         ...
@@ -106,7 +118,8 @@ class ManifestStore(Protocol):
         """Take the lease if nobody has it: returns it with its token, one above the fence's, else None.
 
         The fence is raised to that token. Who has it already (the same incarnation) gets it again as it is, so that a
-        repeated call is harmless.
+        repeated call is harmless. One that does not parse, does not end, or ends far later than any coordinator asks
+        for (the server's clock went back) belongs to nobody.
         """
         ...
 

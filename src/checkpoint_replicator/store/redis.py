@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -27,9 +27,9 @@ from redis.exceptions import RedisError, ResponseError
 from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, StoreId, new_id
-from checkpoint_replicator.records import HostRecord, Lease, NodeView
+from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
-from checkpoint_replicator.store.fields import from_fields, score_text, to_fields, to_json
+from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.pieces import Piece, calls
 from checkpoint_replicator.store.server import server_problems
@@ -107,7 +107,9 @@ class RedisManifestStore:
 
     async def store_id(self) -> StoreId:
         """Return the random id of this data set, setting it if there is none."""
-        _, found = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE))
+        [found] = await self._send(("GET", STORE))  # a server that is full refuses every SET, also one without effect
+        if found is None:
+            _, found = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE))
         if found is None:
             raise UnreachableError(f"Redis at {self.address}: the data set was flushed meanwhile")
         return StoreId(_text(found, STORE))
@@ -168,6 +170,21 @@ class RedisManifestStore:
         hashes = await self._hashes([(key, "HGETALL") for key in keys.values()])
         return {host: from_fields(HostRecord, hashes[key], key) for host, key in keys.items() if hashes[key]}
 
+    async def call_help(self, job: Job, cry: Help, ttl: float) -> None:
+        """Write `…:help:<host>` for so many seconds."""
+        await self._send(("SET", job_key(job, f"help:{cry.host}"), to_json(cry), "PX", _millis(ttl)))
+
+    async def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
+        """Return which of these hosts call for help."""
+        keys = {host: job_key(job, f"help:{host}") for host in sorted(hosts)}
+        found: dict[Host, Help] = {}
+        for start in range(0, len(keys), BATCH):
+            batch = list(keys.items())[start : start + BATCH]
+            for (host, key), text in zip(batch, await self._send(*(("GET", key) for _, key in batch)), strict=True):
+                if text is not None:
+                    found[host] = from_json(Help, _text(text, key), key)
+        return found
+
     # ---- the lease, and writes under it
 
     async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
@@ -183,10 +200,9 @@ class RedisManifestStore:
         """Prolong the lease if this incarnation and token hold it."""
         keys = [job_key(job, "lease"), job_key(job, "fence")]
         renew = self._eval("renew", keys, [lease.incarnation, str(lease.token), _millis(ttl), to_json(lease)])
-        _, store, (held, *fence) = await self._send(("SET", STORE, new_id(), "NX"), ("GET", STORE), renew)
-        if store is None:
-            raise UnreachableError(f"Redis at {self.address}: the data set was flushed meanwhile")
-        return Renewal(bool(held), StoreId(_text(store, STORE)), _stamp(fence))
+        store, (held, *fence) = await self._send(("GET", STORE), renew)
+        life = await self.store_id() if store is None else StoreId(_text(store, STORE))
+        return Renewal(bool(held), life, _stamp(fence))
 
     async def release(self, job: Job, lease: Lease) -> None:
         """Give the lease back if this incarnation and token hold it."""
@@ -219,19 +235,23 @@ class RedisManifestStore:
     async def snapshot(self, job: Job) -> Snapshot:
         """Return all that is known of a job, for a coordinator that takes over."""
         for _ in range(ROUNDS):
-            before = (await self.store_id(), *await self._index(job))
+            spoilt: dict[str, str] = {}
+            before = (await self.store_id(), *await self._index(job, spoilt))
             names = before[2]
-            hashes = await self._hashes([(job_key(job, name), READS.get(kind, "HGETALL")) for name, kind in names])
-            if (await self.store_id(), *await self._index(job)) == before:
-                full = {name: hashes[job_key(job, name)] for name, _ in names}
-                return Snapshot(before[0], before[1], {name: fields for name, fields in full.items() if fields})
+            reads = [(job_key(job, name), READS.get(kind, "HGETALL")) for name, kind in names]
+            hashes = await self._hashes(reads, spoilt)
+            if (await self.store_id(), *await self._index(job, spoilt)) == before:
+                full = {name: hashes.get(job_key(job, name)) for name, _ in names}
+                kept = {name: fields for name, fields in full.items() if fields}
+                return Snapshot(before[0], before[1], kept, tuple(spoilt.values()))
         raise UnreachableError(f"Redis at {self.address}: {job} was written {ROUNDS} times while it was read")
 
-    async def _index(self, job: Job) -> tuple[Stamp, tuple[tuple[str, str], ...]]:
+    async def _index(self, job: Job, spoilt: dict[str, str]) -> tuple[Stamp, tuple[tuple[str, str], ...]]:
         fence_key, index_key = job_key(job, "fence"), job_key(job, "keys")
-        hashes = await self._hashes([(fence_key, "HGETALL"), (index_key, "HGETALL")])
-        fence = from_fields(Stamp, hashes[fence_key], fence_key) if hashes[fence_key] else ZERO
-        return fence, tuple(sorted(hashes[index_key].items()))
+        fences = await self._hashes([(fence_key, "HGETALL")])
+        index = (await self._hashes([(index_key, "HGETALL")], spoilt)).get(index_key, {})
+        fence = from_fields(Stamp, fences[fence_key], fence_key) if fences[fence_key] else ZERO
+        return fence, tuple(sorted(index.items()))
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         """Return what a node of this job must obey, read atomically."""
@@ -270,32 +290,47 @@ class RedisManifestStore:
     def _eval(self, name: str, keys: Sequence[str], arguments: Iterable[str]) -> Command:
         return ("EVAL", _script(name), str(len(keys)), *keys, *arguments)
 
-    async def _hashes(self, reads: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
-        """Read keys, each with HGETALL or ZRANGE; scores come as shortest text."""
+    async def _hashes(
+        self, reads: Sequence[tuple[str, str]], spoilt: dict[str, str] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Read keys, each with HGETALL or ZRANGE; scores come as shortest text.
+
+        A key of another type is an error, or left out and put into `spoilt` with what is wrong with it.
+        """
         found: dict[str, dict[str, str]] = {}
         for start in range(0, len(reads), BATCH):
             batch = reads[start : start + BATCH]
             commands: list[Command] = [
                 ("HGETALL", key) if verb == "HGETALL" else (verb, key, "0", "-1", "WITHSCORES") for key, verb in batch
             ]
-            for (key, verb), answer in zip(batch, await self._send(*commands), strict=True):
+            for (key, verb), answer in zip(batch, await self._send(*commands, tolerant=True), strict=True):
+                if isinstance(answer, ResponseError):
+                    if spoilt is None:
+                        raise ProtocolError(f"{key}: {answer}")
+                    spoilt[key] = f"{key}: {answer}"
+                    continue
                 pairs = answer.items() if verb == "HGETALL" else zip(answer[::2], answer[1::2], strict=True)
                 found[key] = {_text(name, key): _text(value, key) for name, value in pairs}
                 if verb == "ZRANGE":
                     found[key] = {member: score_text(float(score)) for member, score in found[key].items()}
         return found
 
-    async def _send(self, *commands: Command) -> list[Any]:
-        """Send the commands and return their answers, within the deadline and with new connections as needed."""
+    async def _send(self, *commands: Command, tolerant: bool = False) -> list[Any]:
+        """Send the commands and return their answers, within the deadline and with new connections as needed.
+
+        With `tolerant` the answer of a command on a key of another type is that error, and no exception.
+        """
         self._busy += 1
         try:
             async with asyncio.timeout(self._deadline):
                 with _cancellable():
-                    return await self._retry.call_with_retry(lambda: self._once(commands), self._reconnect)
+                    return await self._retry.call_with_retry(
+                        lambda: self._once(commands, tolerant=tolerant), self._reconnect
+                    )
         except TimeoutError as error:
             raise UnreachableError(f"Redis at {self.address}: no answer within {self._deadline:g} s") from error
         except ResponseError as error:
-            raise self._refusal(error, commands) from error
+            raise self._refusal(error) from error
         except (RedisError, OSError) as error:
             raise UnreachableError(f"Redis at {self.address} does not answer: {_plain(error)}") from error
         finally:
@@ -303,15 +338,18 @@ class RedisManifestStore:
             if not self._hold and self._busy == 0:
                 await self._reconnect()
 
-    async def _once(self, commands: Sequence[Command]) -> list[Any]:
+    async def _once(self, commands: Sequence[Command], *, tolerant: bool) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
             answers = await pipeline.execute(raise_on_error=False)  # raising would put the whole script into the text
-        for answer in answers:
+        for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, ResponseError) and str(answer).startswith(AGAIN):
                 raise exceptions.ConnectionError(str(answer)) from answer
-            if isinstance(answer, Exception):
+            wrong = isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
+            if wrong and not tolerant:
+                raise ProtocolError(f"{_text(command[1], STORE)}: {answer}")
+            if isinstance(answer, Exception) and not wrong:
                 raise answer
         return list(answers)
 
@@ -320,14 +358,11 @@ class RedisManifestStore:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             await self._client.connection_pool.disconnect(inuse_connections=False)
 
-    def _refusal(self, error: ResponseError, commands: Sequence[Command]) -> Exception:
+    def _refusal(self, error: ResponseError) -> Exception:
         """Tell a key that somebody spoilt from a server that cannot serve now."""
         text = str(error)
         if (found := BAD_KEY.search(text)) is not None:
             return ProtocolError(found[1])
-        if "WRONGTYPE" in text:
-            keys = sorted({str(command[3 if command[0] == "EVAL" else 1]) for command in commands if len(command) > 1})
-            return ProtocolError(f"{', '.join(keys)}: {text}")
         return UnreachableError(f"Redis at {self.address}: {text}")
 
     async def _deafen(self) -> None:

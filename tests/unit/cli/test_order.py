@@ -21,7 +21,6 @@ from support.memory_bus import MemoryBus, MemoryNetwork
 from support.memory_store import MemoryManifestStore, StoreModel
 
 JOB = Job("llama")
-STAMP = Stamp(1, Epoch(1), 1)
 HOLD = Wish(id="", kind=WishKind.HOLD, until=0, reason="we look")
 
 
@@ -51,7 +50,8 @@ class Coordinator:
 
     def write(self, *changes: Change) -> None:
         assert self.lease is not None
-        assert self.model.apply(JOB, self.lease, STAMP, changes) is None
+        stamp = Stamp(self.lease.token, Epoch(1), 1)
+        assert self.model.apply(JOB, self.lease, stamp, changes) is None
 
 
 class Scene:

@@ -1,6 +1,7 @@
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Host
+from checkpoint_replicator.ids import Epoch, Host, Incarnation
+from checkpoint_replicator.records import HostRecord
 from checkpoint_replicator.times import Times
 from support.coordination import JOB, Bench
 
@@ -60,3 +61,43 @@ def test_only_hosts_with_a_root_and_a_live_uploader_can_back_up() -> None:
     assert desk.uploaders(bench.clock.now) == ()
     assert desk.roots() == frozenset()
     assert set(desk.peers()) == {Host("node-0"), Host("node-1"), Host("node-2")}
+
+
+def test_the_yaml_of_a_lost_member_is_not_waited_for_but_that_of_a_silent_one_is() -> None:
+    bench, desk = running()
+    gone = desk.members[2]
+    del desk.membership.seats[gone.rank]
+    assert desk.crew() is None
+    desk.live = desk.live - {gone.host}
+    desk.patient = True
+    assert desk.crew() is None
+    desk.patient = False
+    crew = desk.crew()
+    assert crew is not None
+    assert set(crew.placements) == {0, 1}
+    assert bench.restore is not None
+
+
+def test_under_a_common_fault_copies_stay_placed_where_they_were() -> None:
+    _, desk = running()
+    desk.patient, desk.live = False, frozenset({Host("node-0"), Host("node-2")})
+    crew = desk.crew()
+    assert crew is not None
+    assert crew.placements[desk.members[0].rank].peers == (2,)
+    desk.common_fault = True
+    crew = desk.crew()
+    assert crew is not None
+    assert crew.placements[desk.members[0].rank].peers == (1,)
+
+
+def test_hosts_are_waited_for_from_their_first_appearance() -> None:
+    desk = Desk(JOB, Times(), Options(), lambda: "id")
+    desk.begin(10)
+    record = HostRecord(host=Host("a"), incarnation=Incarnation("1"))
+    desk.take_hosts({Host("a"): record}, 15)
+    desk.take_hosts({Host("a"): record}, 20)
+    assert desk.appeared(Host("a")) == 15
+    assert desk.appeared(Host("b")) == 10
+    desk.take_hosts({}, 30)
+    desk.take_hosts({Host("a"): record}, 35)
+    assert desk.appeared(Host("a")) == 35

@@ -3,6 +3,7 @@ from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation
 from checkpoint_replicator.liveness import Life
 from checkpoint_replicator.messages import NodeReport, Party, RestoreProgress, Service
+from checkpoint_replicator.records import Help
 from checkpoint_replicator.times import Times
 
 STAMP = Stamp(1, Epoch(1), 1)
@@ -78,3 +79,38 @@ def test_hosts_that_were_silent_for_long_are_forgotten() -> None:
     assert hearing.voices
     hearing.forget_silent(62, 60)
     assert not hearing.voices
+
+
+def test_only_the_same_words_of_the_same_life_soon_after_are_a_repetition() -> None:
+    hearing = Hearing(Times())
+    report = NodeReport(version=1)
+    assert hearing.repeats(party("a"), report, 1) is None
+    hearing.take(party("a"), report, 1)
+    assert hearing.repeats(party("a"), NodeReport(version=1), 2) is report
+    assert hearing.repeats(party("a"), NodeReport(version=2), 2) is None
+    assert hearing.repeats(party("a", "new"), report, 2) is None
+    assert hearing.repeats(party("a"), report, 1 + Times().suspect) is None
+    hearing.stale()
+    assert hearing.repeats(party("a"), report, 2) is None
+
+
+def test_a_host_that_calls_for_help_is_suspect_and_not_lost_for_as_long_as_it_calls() -> None:
+    hearing = Hearing(Times())
+    hearing.take(party("a"), NodeReport(version=1), 100)
+    hearing.called({Host("a"): Help(host=Host("a"), incarnation=Incarnation("a1"), reason="no beacon")}, 119)
+    assert hearing.call(Host("a"), 120) == "no beacon"
+    assert hearing.life(Host("a"), 125) is Life.SUSPECT
+    assert hearing.life(Host("a"), 129) is Life.LOST
+    assert hearing.call(Host("a"), 129) == ""
+    hearing.called({Host("a"): Help(host=Host("a"), incarnation=Incarnation("a1"), reason="no beacon")}, 130)
+    hearing.take(party("a"), NodeReport(version=2), 131)
+    assert hearing.call(Host("a"), 131) == ""
+
+
+def test_a_life_that_was_superseded_calls_in_vain() -> None:
+    hearing = Hearing(Times())
+    hearing.supersede(Host("a"), Incarnation("a1"))
+    hearing.called({Host("a"): Help(host=Host("a"), incarnation=Incarnation("a1"), reason="no beacon")}, 1)
+    assert hearing.call(Host("a"), 1) == ""
+    assert hearing.superseded() == {Host("a"): ["a1"]}
+    assert not hearing.take(party("a"), NodeReport(version=1), 2)

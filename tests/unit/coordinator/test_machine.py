@@ -1,4 +1,5 @@
 import copy
+import json
 
 import pytest
 
@@ -611,6 +612,10 @@ def test_s30_a_failed_backup_is_tried_again_and_ages_count_from_the_last_verifie
     assert "lastbackup" not in bench.store.snapshot(JOB).hashes
     bucket.fault = None
     assert bench.run(60, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
+    bench.run(3)
+    found = bench.store.snapshot(JOB).hashes
+    told = {json.loads(text)["last_backup"] for text in found["orders"].values()}
+    assert told == {found["lastbackup"]["name"]}
 
 
 def test_a_backup_belongs_to_its_save_and_goes_on_after_a_take_over() -> None:

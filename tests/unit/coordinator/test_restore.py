@@ -296,3 +296,11 @@ def test_the_newest_sixteen_rejected_saves_are_named() -> None:
 def test_the_choice_does_not_depend_on_who_reported_first(order: tuple[str, ...]) -> None:
     shards = {"a": [tag(save(1), 0)], "b": [tag(save(1), 1)], "c": [tag(save(2), 0)]}
     assert decide({host: shards[host] for host in order}) == decide(shards)
+
+
+def test_none_and_lost_name_the_hosts_that_were_given_up() -> None:
+    gone = tuple(f"host {name} without a rank (lost, no report)" for name in "abcdef")
+    assert decide({}, given_up=gone[:1]).reason == f"no checkpoint anywhere; without an answer of {gone[0]}"
+    lost = decide({}, trace=save(1), given_up=gone)
+    assert lost.outcome is Outcome.LOST
+    assert lost.reason.endswith(f"; without an answer of {', '.join(gone[:4])} and 2 more")

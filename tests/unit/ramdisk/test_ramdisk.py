@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_replicator.errors import BusyError, ProtocolError
+from checkpoint_replicator.errors import BusyError
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Rank, Step, Worker
+from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.ramdisk import JobFence, Ramdisk, ShardName
 from checkpoint_replicator.save import Save, ShardKey
 from support.shards import JOB, fill, fill_folder
@@ -43,12 +43,32 @@ def test_the_fence_survives_and_never_goes_back(tmp_path: Path) -> None:
     )
 
 
-def test_a_fence_that_does_not_parse_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_fence_that_does_not_parse_is_set_aside_and_written_anew_from_what_is_known(tmp_path: Path) -> None:
     ramdisk = Ramdisk(tmp_path)
+    ramdisk.raise_fence(Job("other"), Stamp(7, Epoch(1), 1))
     ramdisk.layout.fence.write_bytes(b"garbage")
-    with pytest.raises(ProtocolError, match=r"fence\.json"):
-        ramdisk.raise_fence(JOB, Stamp(1, Epoch(1), 1))
-    assert ramdisk.layout.fence.read_bytes() == b"garbage"
+    known, fault = ramdisk.read_fences()
+    assert known is not None
+    assert known.of(Job("other")).obeyed == Stamp(7, Epoch(1), 1)
+    assert fault.endswith("kept as fence.json.unreadable")
+    ramdisk.raise_fence(JOB, Stamp(1, Epoch(1), 1))
+    found, _ = Ramdisk(tmp_path).read_fences()
+    assert found is not None
+    assert {job: fence.obeyed for job, fence in found.jobs.items()} == {
+        "other": Stamp(7, Epoch(1), 1),
+        JOB: Stamp(1, Epoch(1), 1),
+    }
+    assert ramdisk.layout.fence.with_name("fence.json.unreadable").read_bytes() == b"garbage"
+
+
+def test_a_fence_that_was_removed_in_order_is_not_brought_back(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    ramdisk.raise_fence(Job("other"), Stamp(7, Epoch(1), 1))
+    ramdisk.fences.remove()
+    ramdisk.raise_fence(JOB, Stamp(1, Epoch(1), 1))
+    found, _ = ramdisk.read_fences()
+    assert found is not None
+    assert set(found.jobs) == {JOB}
 
 
 def test_the_host_is_remembered(tmp_path: Path) -> None:

@@ -324,9 +324,12 @@ def test_a_source_of_garbage_is_given_up_before_it_costs_much() -> None:
     book = Fetch(A, B, leaves=32)
     book.open()
     book.give(A, run(0, 4), bad=(0, 1, 2, 3))
+    complaints: list[Complain] = []
     for first in (8, 16, 24):
         if book.receiver.phase is Phase.LEAVES and A in book.receiver.corrupt:
             book.says(LeavesArrived(A, (run(first, 4),), BODY))
-            book.says(LeavesStored(A, (), (first, first + 1, first + 2, first + 3), 4 * MIB))
+            caused = book.says(LeavesStored(A, (), (first, first + 1, first + 2, first + 3), 4 * MIB))
+            complaints += [effect for effect in caused if isinstance(effect, Complain)]
     assert book.receiver.corrupt[A] == 16
+    assert complaints == [Complain(A, "16 leaves came corrupt")]
     assert "gave 16 corrupt leaves" in book.receiver._supplies[A].verdict

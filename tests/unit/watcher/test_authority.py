@@ -80,3 +80,81 @@ def test_a_new_session_joins_an_epoch_that_is_released_already(shell: WatcherShe
     open_session(shell)
     restoring(shell, tag(3), released=True)
     assert shell.machine.running
+
+
+# ---- cut off from one of the two
+
+
+def taken(shell: WatcherShell, version: int) -> did.BeaconHeard:
+    stamp, store = Stamp(1, Epoch(1), 1), StoreId("s1")
+    return did.BeaconHeard(
+        JOB, LEASE.incarnation, Beacon(stamp=stamp, token=1, store=store, taken={shell.incarnation: version})
+    )
+
+
+def live(shell: WatcherShell, seconds: int, *, heard: bool = True) -> None:
+    """Let a coordinator publish its beacon each second; `heard`: it takes up what the node reports."""
+    version = shell.report.version
+    for _ in range(seconds):
+        shell.feed(taken(shell, shell.report.version if heard else version))
+        shell.wait(1)
+
+
+def test_who_hears_beacons_and_is_heard_calls_for_no_help(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    live(shell, 20)
+    assert not shell.all(do.CallHelp)
+
+
+def test_without_a_beacon_for_five_seconds_it_calls_for_help_reads_the_lease_and_connects_anew(
+    shell: WatcherShell,
+) -> None:
+    run_fresh(shell)
+    live(shell, 3)
+    shell.wait(3.9)
+    assert not shell.all(do.CallHelp)
+    reads = len(shell.all(do.ReadView))
+    shell.wait(0.2)
+    (cry,) = shell.all(do.CallHelp)
+    assert cry == do.CallHelp(JOB, "no beacon of the coordinator on c at inproc://b for 5 s", 10)
+    assert shell.order(do.CallHelp, do.Follow) == ["Follow", "CallHelp", "Follow"]
+    assert len(shell.all(do.ReadView)) == reads + 1
+    shell.wait(10.1)
+    assert len(shell.all(do.CallHelp)) == 3
+    live(shell, 10)
+    assert len(shell.all(do.CallHelp)) == 3
+
+
+def test_reports_that_nobody_takes_up_are_a_call_for_help_too(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    live(shell, 3)
+    live(shell, 8, heard=False)
+    (cry, *_) = shell.all(do.CallHelp)
+    assert isinstance(cry, do.CallHelp)
+    assert cry.reason == "the coordinator on c at inproc://r took up no report for 5 s"
+
+
+def test_cut_off_from_redis_only_it_goes_on_under_its_coordinator_and_obeys_no_new_one(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.view = None  # Redis does not answer any more
+    live(shell, 30)
+    assert not shell.all(do.CallHelp)
+    reports = len(shell.all(do.SendReport))
+    shell.feed(
+        did.BeaconHeard(JOB, Incarnation("c2"), Beacon(stamp=Stamp(2, Epoch(2), 9), token=2, store=StoreId("s1")))
+    )
+    live(shell, 5)
+    assert shell.machine.authorities[JOB].lease == LEASE
+    assert state(shell) is SessionState.RUNNING
+    assert len(shell.all(do.SendReport)) > reports
+    assert shell.report.obeyed == Stamp(1, Epoch(1), 1)
+    assert len(shell.all(do.Follow)) == 1
+
+
+def test_retries_of_two_nodes_are_spread(shell: WatcherShell) -> None:
+    moments = set()
+    for name in ("w1", "w2", "w3"):
+        one = WatcherShell(shell.disk, incarnation=name).start()
+        open_session(one)
+        moments.add(one.machine.authorities[JOB].due)
+    assert len(moments) == 3

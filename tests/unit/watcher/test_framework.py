@@ -115,6 +115,22 @@ def test_a_distributed_checkpoint_is_complete_when_all_mentioned_files_stand(tmp
     assert complete() is False
 
 
+def test_an_orbax_step_is_complete_with_its_mark_and_nothing_in_work(tmp_path: Path) -> None:
+    def complete() -> bool | None:
+        content = look_into(tmp_path)
+        assert content is not None
+        return is_complete(tmp_path, content)
+
+    state = tmp_path / "state.orbax-checkpoint-tmp"
+    state.mkdir()
+    (state / "commit_success.txt").touch()
+    assert complete() is False
+    (tmp_path / "commit_success.txt").write_text("committed")
+    assert complete() is False
+    state.rename(tmp_path / "state")
+    assert complete() is True
+
+
 def test_a_file_needs_no_mark(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     content = look_into(tmp_path / "x")

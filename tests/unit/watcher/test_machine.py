@@ -3,12 +3,13 @@
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, StoreId
+from checkpoint_replicator.ids import Epoch, Incarnation, StoreId
+from checkpoint_replicator.messages import TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView, Orders, Outcome
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from support.watcher_shell import LEASE, ModelRamdisk, WatcherShell, yaml_text
-from support.watcher_story import JOB, open_session, run_fresh, tag
+from support.watcher_story import JOB, SELF, open_session, run_fresh, tag
 
 
 def test_law_3_a_crash_at_any_effect_loses_no_save_and_ends_in_markers_or_an_error() -> None:
@@ -66,6 +67,26 @@ def test_what_an_earlier_life_left_unreadable_is_told_to_the_trainer() -> None:
     shell.feed(did.Started(unreadable=("session.json: garbage",)))
     assert "session.json: garbage" in shell.disk.files["replicator.errors"]
     assert do.Announce("record_unreadable", {"reason": "session.json: garbage"}) in shell.done
+
+
+def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    said = TransferReport(peer=SELF, landed=1)
+    again = (
+        did.TransferReported(Incarnation("t0"), said),
+        did.UploaderReported(JOB, Incarnation("u0"), UploaderReport(root="file:///b")),
+        did.Scanned(shell.disk.snapshot()),
+    )
+    for event in again:
+        shell.feed(event)
+    shell.wait(3)
+    machine, now = shell.machine, shell.now
+    for event in again:
+        machine.handle(event, now)
+    deadline = machine.next_deadline()
+    for event in again:
+        assert machine.handle(event, now) == []
+        assert machine.next_deadline() == deadline
 
 
 # ---- forgetting

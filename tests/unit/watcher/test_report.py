@@ -1,6 +1,9 @@
 """What the node tells others."""
 
-from checkpoint_replicator.ids import Host, Incarnation
+import json
+
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch, Host, Incarnation
 from checkpoint_replicator.messages import (
     Copy,
     CopyState,
@@ -8,11 +11,11 @@ from checkpoint_replicator.messages import (
     TransferReport,
     UploaderReport,
 )
-from checkpoint_replicator.records import BackupOrder, Outcome
+from checkpoint_replicator.records import BackupOrder, Orders, Outcome
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from support.watcher_shell import WatcherShell
-from support.watcher_story import JOB, SELF, orders, run_fresh, tag
+from support.watcher_story import JOB, PEER, SELF, keep, orders, run_fresh, tag
 
 
 def test_orders_for_the_uploader_are_passed_on_and_answers_reported(shell: WatcherShell) -> None:
@@ -109,12 +112,34 @@ def test_law_8_the_transfer_learns_what_to_keep_free_for_the_next_save(shell: Wa
     assert shell.report.room.reserve == 1100
 
 
-def test_the_version_of_a_report_grows_only_with_its_content(shell: WatcherShell) -> None:
+def test_status_json_says_what_is_committed_protected_and_backed_up(shell: WatcherShell) -> None:
     run_fresh(shell)
-    shell.wait(3)
-    before = shell.report.version
-    shell.wait(10)
-    assert shell.report.version == before
     shell.disk.save(1)
-    shell.wait(3)
-    assert shell.report.version > before
+    shell.scan()
+    shell.wait(2)
+    assert (told(shell)["step"], told(shell)["protected"], told(shell)["backup"]) == (None, False, None)
+    wanted = Orders(stamp=Stamp(1, Epoch(1), 2), peers=(PEER,), last_backup="2026-11-30_17-14")
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(1), orders=wanted))
+    copy = Copy(address=tag(1).address, host=PEER.host, state=CopyState.STORED)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, copies=(copy,))))
+    shell.wait(2)
+    assert (told(shell)["epoch"], told(shell)["step"]) == (1, 1)
+    assert told(shell)["protected"]
+    assert told(shell)["backup"] == "2026-11-30_17-14"
+    assert told(shell)["handout"] == "linked"
+
+
+def told(shell: WatcherShell) -> dict[str, object]:
+    """What `status.json` says."""
+    (*_, status) = shell.all(do.PublishStatus)
+    assert isinstance(status, do.PublishStatus)
+    document: dict[str, object] = json.loads(status.text)
+    return document
+
+
+def test_every_report_has_a_higher_version_so_that_beacons_tell_whether_heartbeats_arrive(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.wait(10)
+    versions = [effect.report.version for effect in shell.done if isinstance(effect, do.SendReport)]
+    assert len(versions) > 5
+    assert versions == sorted(set(versions))

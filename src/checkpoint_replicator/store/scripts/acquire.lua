@@ -1,5 +1,6 @@
--- Take the lease if nobody has it; who has it gets it again as it is. One that never ends (no coordinator writes such)
--- would stop the job for good: it belongs to nobody.
+-- Take the lease if nobody has it; who has it gets it again as it is. One that never ends, or ends much later than any
+-- coordinator asks for (no coordinator writes such: the server's clock went back), would stop the job for long: it
+-- belongs to nobody.
 -- KEYS[1]  ckpt:{<job>}:lease   string with TTL: JSON of a Lease
 -- KEYS[2]  ckpt:{<job>}:fence   hash: token, epoch, number
 -- ARGV[1]  incarnation
@@ -10,7 +11,8 @@
 local stamp = fence(KEYS[2])
 local token = stamp[1] + 1
 local held = lease(KEYS[1])
-if held and run('PTTL', KEYS[1]) ~= -1 then
+local left = run('PTTL', KEYS[1])
+if held and left ~= -1 and left <= 10 * tonumber(ARGV[2]) then
   if held.incarnation ~= ARGV[1] or type(held.token) ~= 'number' then
     return false
   end

@@ -52,6 +52,15 @@ end
 
 run('HSET', KEYS[2], 'token', ARGV[3], 'epoch', ARGV[4], 'number', ARGV[5])
 
+-- What only tells, and what is written whole, takes the place of a key that somebody gave another type.
+local function clear(key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    redis.call('UNLINK', key)
+  end
+end
+clear(KEYS[3], 'hash')
+
 local at = 12
 for change = 4, #KEYS do
   local key = KEYS[change]
@@ -59,6 +68,7 @@ for change = 4, #KEYS do
   local first, last = at + 3, at + 2 + elements
   at = last + 1
   if verb == 'event' then
+    clear(key, 'stream')
     run('XADD', key, 'MAXLEN', '~', ARGV[11], '*', unpack(ARGV, first, last))
   else
     if verb == 'drop' or string.sub(verb, -1) == '!' then

@@ -40,11 +40,15 @@ local function texts(stamp)
   return {whole(stamp[1]), whole(stamp[2]), whole(stamp[3])}
 end
 
--- The lease as a table, or nil where there is none; one that does not parse belongs to nobody ({}).
+-- The lease as a table, or nil where there is none; one that does not parse, or a key of another type, belongs to
+-- nobody ({}).
 local function lease(key)
-  local text = run('GET', key)
+  local text = redis.pcall('GET', key)
   if not text then
     return nil
+  end
+  if type(text) ~= 'string' then
+    return {}
   end
   local parsed, value = pcall(cjson.decode, text)
   return parsed and type(value) == 'table' and value or {}

@@ -9,7 +9,9 @@
 
 local stamp = texts(fence(KEYS[2]))
 local held = owned(KEYS[1], ARGV[1], ARGV[2])
-if held then
+if held and run('GET', KEYS[1]) == ARGV[4] then
+  run('PEXPIRE', KEYS[1], ARGV[3]) -- a full server refuses SET
+elseif held then
   run('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
 end
 return {held and 1 or 0, stamp[1], stamp[2], stamp[3]}
