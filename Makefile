@@ -11,7 +11,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check sim bench compose-test fmt constraints clean
+.PHONY: help setup demo up test check sim mutants replay nightly bench compose-test fmt constraints clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -40,8 +40,19 @@ check: $(READY) ## lint, format, types, walls, spelling
 	.venv/bin/lint-imports
 	$(PY) -m codespell_lib
 
-sim: $(READY) ## the whole cluster in one process; SEED=n replays one seed
-	SEED=$(SEED) $(PY) -m pytest tests/simulation $(ARGS)
+sim: $(READY) ## the whole cluster in one process: SEEDS=0..500; SEED=n tells one, KEY=1.3 or h1 what touches that, WITHOUT=a,b
+	PYTHONPATH=tests $(PY) -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	    $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
+
+mutants: $(READY) ## break the product on purpose, fault by fault; each must be noticed (ARGS='--only name')
+	PYTHONPATH=tests $(PY) -m simulation.mutants $(ARGS)
+
+replay: $(READY) ## decide again what a service decided: LOG=file that its input-log named
+	PYTHONPATH=tests $(PY) -m simulation.replay $(LOG) $(ARGS)
+
+nightly: $(READY) ## the long run: seeds, mutants, crash points, soaks; report in build/nightly.json and build/nightly.txt
+	PYTHONPATH=tests $(PY) -m simulation.nightly $(ARGS)
+	$(PY) -m pytest -m nightly
 
 bench: $(READY) ## measure against plain references; Markdown, and build/bench.json
 	set -e; for script in benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done

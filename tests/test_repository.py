@@ -42,6 +42,7 @@ SHELLS = (
     "checkpoint_coordinator.office",
     "checkpoint_uploader.desk",
     "checkpoint_uploader.window",
+    "checkpoint_watcher.strays",
 )
 """Modules that may wait, look at the clock, throw dice, log, or talk to the outside. All others are pure."""
 OUTSIDE = {"asyncio", "zmq", "redis", "google", "socket", "time", "random", "structlog"}

@@ -17,6 +17,7 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, Step, Worker, is_address
 from checkpoint_replicator.messages import BackupEntry
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.save import Save, ShardKey, Tag, shards_of
 from checkpoint_replicator.shape import Shape
 
@@ -53,12 +54,16 @@ FORCED_NAME: Final = "restore.version"
 COMPLETE: Final = "complete"
 ABANDONED: Final = "abandoned"
 
+MAX_ORDER: Final = 16 << 10
+"""Longest `ORDER.json` that is repeated in an answer; ours have some 150 bytes."""
 MAX_DOCUMENT: Final = 256 << 20
 """Longest document in bytes that is parsed."""
 
 _NAME: Final = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}", re.ASCII)
 _FORMAT: Final = "%Y-%m-%d_%H-%M"
 _META: Final = re.compile(r"(?P<job>.+)-s(?P<step>\d{1,18})-n(?P<rank>\d{1,9})-w(?P<worker>\d{1,9})\.meta", re.ASCII)
+_MOST_PLACE: Final = (1 << 16) - 1
+_MOST_NUMBER: Final = (1 << 53) - 1
 _MOST_SHARDS: Final = 1 << 20
 """More shards than this are no save of ours; keeps a hostile name from costing memory."""
 
@@ -228,11 +233,19 @@ def judge(job: Job, name: str, blobs: Mapping[str, Blob], documents: Mapping[str
     and each name data that is there.
     """
     if MANIFEST_NAME in blobs:
-        return _judge_manifest(job, name, blobs, documents)
-    if ORDER_NAME in blobs:
-        order = documents.get(ORDER_NAME, "")
-        return BackupEntry(name=name, whole=False, reason="ordered, not finished", order=order)
-    return _judge_foreign(job, name, blobs, documents)
+        entry = _judge_manifest(job, name, blobs, documents)
+    elif ORDER_NAME in blobs:
+        entry = _judge_order(name, documents.get(ORDER_NAME, ""))
+    else:
+        entry = _judge_foreign(job, name, blobs, documents)
+    return msgspec.structs.replace(entry, reason=quote(entry.reason))
+
+
+def _judge_order(name: str, text: str) -> BackupEntry:
+    if len(text) > MAX_ORDER:
+        reason = f"{ORDER_NAME}: {len(text)} characters, expected at most {MAX_ORDER}"
+        return BackupEntry(name=name, whole=False, reason=reason)
+    return BackupEntry(name=name, whole=False, reason="ordered, not finished", order=text)
 
 
 def _judge_manifest(job: Job, name: str, blobs: Mapping[str, Blob], documents: Mapping[str, str]) -> BackupEntry:
@@ -280,6 +293,10 @@ def _judge_foreign(job: Job, name: str, blobs: Mapping[str, Blob], documents: Ma
         if address not in sizes:
             return BackupEntry(name=name, whole=False, reason=f"{object_name} names {address:.12}…, which is missing")
         key = ShardKey(Rank(int(match["rank"])), Worker(int(match["worker"])))
+        if sizes[address] > _MOST_NUMBER:
+            return BackupEntry(name=name, whole=False, reason=f"{object_name} names {sizes[address]} bytes of data")
+        if max(key.rank, key.worker) > _MOST_PLACE or int(match["step"]) > _MOST_NUMBER:
+            return BackupEntry(name=name, whole=False, reason=f"{object_name} is of an impossible step, rank or worker")
         found[key] = (Step(int(match["step"])), Address(address))
     if not found:
         return BackupEntry(name=name, whole=False, reason="holds no .meta")
@@ -328,4 +345,4 @@ def _parse(text: str | bytes, kind: type[Document], name: str) -> Document:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"{name}: {error or type(error).__name__}") from error
+        raise ProtocolError(f"{name}: {quote(str(error)) or type(error).__name__}") from error

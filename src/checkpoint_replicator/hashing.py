@@ -21,7 +21,16 @@ from checkpoint_replicator.content import Content, Found
 from checkpoint_replicator.errors import BusyError, CorruptError, UnsupportedError
 from checkpoint_replicator.tree import MAX_ENTRIES, MAX_TREE, ROOT, Directory, File, Tree
 
-__all__ = ["Difference", "Watch", "check_leaves", "fingerprint", "hash_shard", "read_leaf", "verify_shard"]
+__all__ = [
+    "Difference",
+    "Watch",
+    "check_leaves",
+    "file_digest",
+    "fingerprint",
+    "hash_shard",
+    "read_leaf",
+    "verify_shard",
+]
 
 _LEAVES: Final = 16
 """Leaves of one file that a thread takes at a time."""
@@ -154,6 +163,24 @@ def check_leaves(
 
     _read(content, list(_pieces(tree, frozenset(numbers))), threads, watch, check)
     return tuple(sorted(bad))
+
+
+def file_digest(path: Path) -> str:
+    """Return the BLAKE3 of a whole file, by which other replicators name it.
+
+    Raises:
+        OSError: nothing stands there, or it may not be read.
+    """
+    hasher = blake3()
+    view = new_buffer(leaf.LEAF_SIZE)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while size := os.readv(fd, [view]):
+            hasher.update(view[:size])
+    finally:
+        os.close(fd)
+    digest: str = hasher.hexdigest()
+    return digest
 
 
 def read_leaf(fd: int, offset: int, view: memoryview) -> bool:

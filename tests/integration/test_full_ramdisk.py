@@ -18,8 +18,12 @@ from checkpoint_replicator.hashing import hash_shard, verify_shard
 from checkpoint_replicator.ids import Epoch, Rank, SessionId, Step, Worker
 from checkpoint_replicator.ramdisk import JobFence, Partial, Ramdisk, ShardName
 from checkpoint_replicator.ramdisk.files import Files
-from checkpoint_replicator.save import ShardKey, Tag
+from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.tree import Tree
+from checkpoint_watcher import effects as do
+from checkpoint_watcher import events as did
+from checkpoint_watcher.disk import Disk
+from checkpoint_watcher.record import Claim
 from support.redis import absent
 from support.shards import JOB, fill, named, tag_of
 
@@ -188,6 +192,83 @@ def scenario_without_inodes_nothing_is_half_named_and_the_marker_leads_to_the_da
     assert verify_shard(marker.resolve(), tree).is_none
 
 
+def scenario_fault_7_a_full_ramdisk_ends_no_service_and_costs_no_committed_save(ramdisk: Ramdisk) -> None:
+    """There the service ended with code 1, since not even its error log found room."""
+    tag = committed(ramdisk)
+    disk = Disk(ramdisk, threads=1)
+    started = disk.start()
+    assert [held.tag for held in started.held] == [tag]
+    name = "job-s2-n0-w0.save"
+    fill(ramdisk.root / name, MIB, 2)
+    claim = Claim(JOB, Save(Epoch(1), Step(2)), tag.shape, ShardKey(Rank(0), Worker(0)))
+    assert isinstance(disk.perform(do.ClaimSave(name, (ramdisk.root / name).stat().st_ino, claim)), did.SaveClaimed)
+    filler = without_spare(ramdisk)
+    hashed = disk.hash(do.HashClaim(claim))
+    assert isinstance(hashed, did.ClaimHashed)
+    newer = Tag(JOB, claim.save, tag.shape, claim.key, hashed.address, hashed.size)
+    for _ in range(3):
+        failed = disk.perform(do.NameShard(claim, newer))
+        assert isinstance(failed, did.NamingFailed)
+        assert failed.reason
+        disk.perform(do.AppendErrors(f"step 2: {failed.reason}"))  # finds no room, and that is all
+        disk.perform(do.PublishStatus("{}" * 4096))
+    check_committed(ramdisk, tag)
+    filler.unlink()
+    assert disk.perform(do.NameShard(claim, newer)) == did.ShardNamed(claim, newer)
+    disk.perform(do.AppendErrors("room again"))
+    assert "room again" in (ramdisk.root / "replicator.errors").read_text()
+
+
+def scenario_s51_of_a_hundred_tiny_copies_those_that_are_admitted_are_whole(ramdisk: Ramdisk) -> None:
+    """Inodes run out while most bytes are free."""
+    tag = committed(ramdisk, 4096)
+    ramdisk.recover()
+    stored, refused = [], []
+    for number in range(100):
+        tree = a_tree_of(10 + number)
+        try:
+            with ramdisk.partial(tree, reserve=4096, reserve_inodes=4) as partial:
+                partial.put(0, (Path(os.environ["OUTSIDE"]) / "source").read_bytes())
+                copy = tag_of(tree, step=10 + number)
+                ramdisk.name_shard(partial.data, tree, [copy], own=False)
+            ramdisk.discard_partial(tree.address)
+            stored.append(copy)
+        except NoRoomError as error:
+            refused.append(str(error))
+    assert stored
+    assert refused
+    assert all("inodes does not fit" in reason for reason in refused)
+    room = ramdisk.room()
+    assert room.free > 8 * MIB  # told apart
+    assert room.inodes_free >= 4  # law 8
+    assert all(verify_shard(ramdisk.layout.data(one.address), ramdisk.tree(one.address)).is_none for one in stored)
+    assert ramdisk.partials() == ()
+    check_committed(ramdisk, tag)
+    named(ramdisk, fill(ramdisk.root / "save", 100, 3), step=2)  # the trainer's next save
+
+
+def scenario_s53_a_ramdisk_that_is_almost_full_at_the_start_is_accounted_and_the_next_save_fits(
+    ramdisk: Ramdisk,
+) -> None:
+    tag = committed(ramdisk, 14 * MIB)
+    assert Disk(ramdisk, threads=1).start().held
+    free = ramdisk.room().free
+    for _ in range(5):  # the service is started again and again
+        again = Ramdisk(ramdisk.root)
+        disk = Disk(again, threads=1)
+        assert [held.tag for held in disk.start().held] == [tag]
+        assert again.room().free >= free  # nothing was held a second time
+        with pytest.raises(NoRoomError, match="does not fit"):
+            again.partial(a_tree_of(MIB), reserve=MIB)
+    newer = named(again, fill(again.root / "x", MIB, 2), step=2)
+    assert again.stands(newer.address)
+    check_committed(again, tag)
+    again.commit(JOB, [newer.save])
+    again.drop(tag)  # a keep list permits it now
+    again.sweep()
+    assert again.room().free >= 12 * MIB
+
+
 SCENARIOS = {name.removeprefix("scenario_"): run for name, run in globals().items() if name.startswith("scenario_")}
 
 
@@ -210,8 +291,29 @@ def mounts() -> Sequence[str]:
     return words
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_s51_of_a_hundred_tiny_copies_those_that_are_admitted_are_whole(tmp_path: Path, mounts: Sequence[str]) -> None:
+    play(tmp_path, mounts, "s51_of_a_hundred_tiny_copies_those_that_are_admitted_are_whole")
+
+
+def test_s53_a_ramdisk_that_is_almost_full_at_the_start_is_accounted_and_the_next_save_fits(
+    tmp_path: Path, mounts: Sequence[str]
+) -> None:
+    play(tmp_path, mounts, "s53_a_ramdisk_that_is_almost_full_at_the_start_is_accounted_and_the_next_save_fits")
+
+
+def test_fault_7_a_full_ramdisk_ends_no_service_and_costs_no_committed_save(
+    tmp_path: Path, mounts: Sequence[str]
+) -> None:
+    play(tmp_path, mounts, "fault_7_a_full_ramdisk_ends_no_service_and_costs_no_committed_save")
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith(("s5", "fault_"))])
 def test_on_a_full_ramdisk(tmp_path: Path, mounts: Sequence[str], scenario: str) -> None:
+    play(tmp_path, mounts, scenario)
+
+
+def play(tmp_path: Path, mounts: Sequence[str], scenario: str) -> None:
+    """Play a scenario in a process of its own."""
     (tmp_path / "ramdisk").mkdir()
     (tmp_path / "outside").mkdir()
     support = Path(__file__).parent.parent

@@ -1,6 +1,7 @@
 """The real store over a network and a server that misbehave: it answers or says so in time, and does nothing twice."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -195,7 +196,38 @@ async def test_s101_a_wake_up_is_lost_in_a_silent_network_and_waiting_still_ends
     async with asyncio.timeout(BOUND):
         assert not await store.job_added(0.1)
     proxy.heal()
+    assert await store.jobs() == {JOB}  # who asks each second finds what the wake-up would have told
     await other.close()
+
+
+async def test_s75_a_name_that_resolves_late_and_then_to_another_address_is_followed(
+    redis_server: EmbeddedRedis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del redis_url  # emptied
+    place: list[int] = []
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *arguments: object, **words: object) -> object:
+        if host != "redis.example":
+            return real(host, *arguments, **words)  # type: ignore[arg-type]
+        if not place:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", place[-1]))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    store = RedisManifestStore("redis://redis.example:6379/0", deadline=1.5, attempt=0.3, hold=True)
+    try:
+        async with FaultProxy(redis_server.port) as first, FaultProxy(redis_server.port) as second:
+            with pytest.raises(UnreachableError, match=r"redis\.example"):
+                await store.add_job(JOB)
+            place.append(first.port)
+            await store.add_job(JOB)
+            place.append(second.port)
+            first.reset()
+            first.drop = 100
+            assert await store.jobs() == {JOB}
+    finally:
+        await store.close()
 
 
 # ---- the server

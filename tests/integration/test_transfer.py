@@ -252,7 +252,7 @@ async def test_a_peer_without_room_refuses_before_the_first_byte(tmp_path: Path)
 
 MOUNTED = """
 import subprocess, sys
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", sys.argv[1]], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", sys.argv[1]], check=True)
 sys.exit(subprocess.run(sys.argv[2:]).returncode)
 """
 
@@ -278,13 +278,19 @@ async def test_s50_a_small_tmpfs_refuses_before_the_first_byte(tmp_path: Path) -
         b.before = (*words, sys.executable, "-c", MOUNTED, str(b.root))
         try:
             await b.start()
-            tag = give(a, 32 * MIB)
-            a.order(offers=(OfferOrder(tag=tag, to=(b.peer,)),))
-            refused = await a.copied(tag, b.host, CopyState.REFUSED)
+            first = give(a, 40 * MIB)
+            await replicate(a, first, b)
+            sent = await a.metric(SENT_LEAVES)
+            second = give(a, 40 * MIB, seed=1, step=2)
+            a.order(offers=(OfferOrder(tag=second, to=(b.peer,)),))
+            refused = await a.copied(second, b.host, CopyState.REFUSED)
             assert refused.reason.startswith("no_room: ")
-            assert await a.metric(SENT_LEAVES) == 0
-            small = give(a, 8 * MIB, seed=2, step=2)
+            assert await a.metric(SENT_LEAVES) == sent
+            small = give(a, 8 * MIB, seed=2, step=3)
             await replicate(a, small, b)
+            fetched = a.tag(first.address, first.size)  # the first still stands: it is offered and stored at once
+            await replicate(a, fetched, b)
+            assert await a.metric(SENT_LEAVES) == sent + 8
         finally:
             b.kill_all()
             await bus.close()

@@ -1,6 +1,7 @@
 """What goes wrong, and when: chance decides, from the seed."""
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,9 +23,13 @@ __all__ = ["Faults"]
 class Faults:
     """The troubles of one run."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", without: frozenset[str] = frozenset()) -> None:
         self.world = world
-        chance = world.chance
+        self.chance = chance = Random(f"{world.seed} faults")
+        """Of each stroke its own, so that one that is left out does not change the others."""
+        self.troubles: list[str] = []
+        self._without = without
+        self._number = 0
         network = world.network
         network.loss = chance.choice((0.0, 0.0, 0.02, 0.1, 0.3))
         network.repeats = chance.choice((0.0, 0.05, 0.2))
@@ -34,6 +39,7 @@ class Faults:
         world.bucket.failing = chance.choice((0.0, 0.0, 0.05))
         world.bucket.deadly = chance.choice((0.0, 0.0, 0.01))
         world.doom_rate = chance.choice((0.0, 0.0, 0.001, 0.004))
+        self._spare()
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self._crash_one, 5),
             (self._crash_node, 2),
@@ -76,53 +82,77 @@ class Faults:
                 process.paused_until = world.now
                 process._resume(process.life)
 
-    def _next(self) -> None:
+    def _spare(self) -> None:
+        """Leave out what is not wanted of that which is wrong all the time, and name the rest."""
         world = self.world
+        for place, name in (
+            (world.network, "loss"),
+            (world.network, "repeats"),
+            (world.network, "late"),
+            (world.network, "garbled"),
+            (world.redis, "doubt"),
+            (world.bucket, "failing"),
+            (world.bucket, "deadly"),
+            (world, "doom_rate"),
+        ):
+            if name in self._without:
+                setattr(place, name, 0.0)
+            elif getattr(place, name):
+                self.troubles.append(name)
+
+    def _next(self) -> None:
+        """Let the next stroke come; what and when is the number's alone, whatever the others do."""
+        self._number += 1
+        self.chance = chance = Random(f"{self.world.seed} {self._number}")
+        gap = chance.expovariate(1 / self._gap)
+        kinds, weights = zip(*self._kinds, strict=True)
+        kind = chance.choices(kinds, weights)[0]
 
         def strike() -> None:
             if self._over:
                 return
-            kinds, weights = zip(*self._kinds, strict=True)
-            kind = world.chance.choices(kinds, weights)[0]
-            kind()
+            name = f"{self._number}:{kind.__name__.strip('_')}"
+            if name not in self._without:
+                self.troubles.append(name)
+                kind()
             self._next()
 
-        world.timeline.after(world.chance.expovariate(1 / self._gap), strike)
+        self.world.timeline.after(gap, strike)
 
     def _later(self, least: float, most: float, action: Callable[[], None]) -> None:
         def act() -> None:
             if not self._over:
                 action()
 
-        self.world.timeline.after(self.world.chance.uniform(least, most), act)
+        self.world.timeline.after(self.chance.uniform(least, most), act)
 
     def _node(self) -> Node:
-        return self.world.chance.choice(list(self.world.hosts.values()))
+        return self.chance.choice(list(self.world.hosts.values()))
 
     # ---- processes
 
     def _crash_one(self) -> None:
-        self._crash(self.world.chance.choice(self._node().processes))
+        self._crash(self.chance.choice(self._node().processes))
 
     def _crash(self, process: Process) -> None:
         if process.running:
             process.crash()
-        self._later(0.1, self.world.chance.choice((1.0, 4.0, 15.0)), process.start)
+        self._later(0.1, self.chance.choice((1.0, 4.0, 15.0)), process.start)
 
     def _crash_node(self) -> None:
         node = self._node()
         node.crash()
-        self._later(0.5, self.world.chance.choice((3.0, 15.0)), node.start)
+        self._later(0.5, self.chance.choice((3.0, 15.0)), node.start)
 
     def _crash_coordinator(self) -> None:
-        self._crash(self.world.chance.choice(self.world.coordinators))
+        self._crash(self.chance.choice(self.world.coordinators))
 
     def _pause(self) -> None:
-        self.world.chance.choice(self._node().processes).pause(self.world.chance.choice((1.0, 5.0, 12.0)))
+        self.chance.choice(self._node().processes).pause(self.chance.choice((1.0, 5.0, 12.0)))
 
     def _pause_coordinator(self) -> None:
         self.world.hits["coordinator paused"] += 1
-        self.world.chance.choice(self.world.coordinators).pause(self.world.chance.choice((2.0, 7.0, 9.0)))
+        self.chance.choice(self.world.coordinators).pause(self.chance.choice((2.0, 7.0, 9.0)))
 
     # ---- ramdisks
 
@@ -133,12 +163,12 @@ class Faults:
         node.wipe()
         self.world.hits["node replaced"] += 1
         self._lose_trainers(node)
-        self._later(0.5, self.world.chance.choice((2.0, 12.0)), node.start)
+        self._later(0.5, self.chance.choice((2.0, 12.0)), node.start)
 
     def _wipe_all(self) -> None:
         """Every machine goes, mostly where a backup stands."""
         backed_up = any(training.laws.backed_up for training in self.world.trainings.values())
-        if backed_up or self.world.chance.random() < 0.2:
+        if backed_up or self.chance.random() < 0.2:
             for node in self.world.hosts.values():
                 self._lose(node)
 
@@ -151,7 +181,7 @@ class Faults:
 
     def _move(self) -> None:
         """A rank goes to a host that has none, or two ranks change their hosts, be they of two jobs."""
-        chance = self.world.chance
+        chance = self.chance
         training = self._training()
         taken = [node for one in self.world.trainings.values() for node in one.homes.values()]
         free = [node for node in self.world.hosts.values() if node not in taken]
@@ -170,7 +200,7 @@ class Faults:
 
     def _reshape(self) -> None:
         """A job comes back with another shape: of more or fewer twins, or one that does not fit."""
-        chance, training = self.world.chance, self._training()
+        chance, training = self.chance, self._training()
         shape = training.shape
         if shape.d > 1 or chance.random() < 0.5:
             d = chance.choice([d for d in (1, 2, 3) if d != shape.d])
@@ -197,10 +227,10 @@ class Faults:
         ]
         if not open_to:
             return
-        address = self.world.chance.choice(open_to)
+        address = self.chance.choice(open_to)
         content = disk.shards[address]
-        number = self.world.chance.randrange(len(content.leaves))
-        content.leaves[number] = spoil(self.world.chance, content.leaves[number])
+        number = self.chance.randrange(len(content.leaves))
+        content.leaves[number] = spoil(self.chance, content.leaves[number])
         disk.spoiled.add(address)
         disk.changes += 1
         self.world.log(node.host, "spoiled", address[:13])
@@ -216,7 +246,7 @@ class Faults:
             self.world.redis.down = False
             self.world.log("redis", "up")
 
-        self._later(0.5, self.world.chance.choice((3.0, 12.0)), back)
+        self._later(0.5, self.chance.choice((3.0, 12.0)), back)
 
     def _flush(self) -> None:
         self.world.redis.model.flush()
@@ -241,7 +271,7 @@ class Faults:
 
     def _cut_off(self) -> None:
         """One path breaks, or all of a host, or the hosts fall apart in two."""
-        chance, network = self.world.chance, self.world.network
+        chance, network = self.chance, self.world.network
         names = [*self.world.hosts, *{one.host for one in self.world.coordinators}, REDIS]
         some = frozenset(chance.sample(names, chance.randint(1, max(1, len(names) // 2))))
         one = frozenset({self._node().host})
@@ -270,12 +300,12 @@ class Faults:
     # ---- the job
 
     def _training(self) -> Training:
-        return self.world.chance.choice(list(self.world.trainings.values()))
+        return self.chance.choice(list(self.world.trainings.values()))
 
     def _kill_trainer(self) -> None:
         """One trainer comes again while its fellows go on."""
         training = self._training()
-        rank = Rank(self.world.chance.randrange(training.nodes))
+        rank = Rank(self.chance.randrange(training.nodes))
         training.trainers[rank].stage = Stage.DEAD
         training.again(rank)
 

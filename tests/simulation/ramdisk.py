@@ -220,6 +220,8 @@ class Ramdisk:
 
     def _write(self, effect: do.Effect) -> did.Event | None:
         match effect:
+            case do.AdoptStrays(session, _):
+                return did.StraysAdopted(session)
             case do.CleanUp():
                 self.files.clear()
                 self.handouts.clear()

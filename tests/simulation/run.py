@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from simulation.faults import Faults
 from simulation.laws import LawBrokenError
@@ -9,29 +10,57 @@ from simulation.ramdisk import TornError
 from simulation.rest import come_to_rest
 from simulation.world import World
 
-__all__ = ["run"]
+__all__ = ["Played", "play", "run"]
 
 
-def run(seed: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
-    """Play a seed; returns what happened how often.
+@dataclass(frozen=True)
+class Played:
+    """What came of a seed.
 
-    Raises:
-        LawBrokenError: which law, by what.
+    Attributes:
+        hits: what happened how often.
+        error: what broke; None: all laws held.
+        troubles: what went wrong, in order: `number:kind` of each stroke, and the names of what was wrong all the time.
+        without: which of these were left out.
     """
+
+    hits: Counter[str]
+    error: AssertionError | None
+    troubles: tuple[str, ...]
+    without: frozenset[str]
+
+
+def play(seed: int, tell: Callable[[str], None] | None = None, without: frozenset[str] = frozenset()) -> Played:
+    """Play a seed, perhaps without some of its troubles; other events may then come in another order."""
     world = World(seed, tell)
-    faults = Faults(world)
+    faults = Faults(world, without)
+    error: AssertionError | None = None
     try:
         world.start()
         faults.begin()
         world.run(world.trouble)
         faults.end()
         come_to_rest(world)
-    except TornError as error:
-        raise LawBrokenError(9, f"seed {seed}, {world.now:.3f} s: {error}") from error
-    except LawBrokenError as error:
-        error.args = (f"seed {seed}, {world.now:.3f} s: {error}",)
-        raise
-    except Exception as error:
-        raise AssertionError(f"seed {seed}, {world.now:.3f} s: {type(error).__name__}: {error}") from error
+    except TornError as torn:
+        error = LawBrokenError(9, f"seed {seed}, {world.now:.3f} s: {torn}")
+        error.__cause__ = torn
+    except LawBrokenError as broken:
+        broken.args = (f"seed {seed}, {world.now:.3f} s: {broken}",)
+        error = broken
+    except Exception as other:  # noqa: BLE001 - whatever a machine raises is a finding
+        error = AssertionError(f"seed {seed}, {world.now:.3f} s: {type(other).__name__}: {other}")
+        error.__cause__ = other
     world.hits["events"] = world.events
-    return world.hits
+    return Played(world.hits, error, tuple(faults.troubles), without)
+
+
+def run(seed: int, tell: Callable[[str], None] | None = None, without: frozenset[str] = frozenset()) -> Counter[str]:
+    """Play a seed; returns what happened how often.
+
+    Raises:
+        LawBrokenError: which law, by what.
+    """
+    played = play(seed, tell, without)
+    if played.error is not None:
+        raise played.error
+    return played.hits

@@ -1,6 +1,5 @@
 """The simulation can fail: each machine is broken in one place, and the law that this breaks is named."""
 
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ from simulation.run import run
 
 SEEDS: Final = 100
 pytestmark = [
-    pytest.mark.skipif(bool(os.environ.get("SEED")), reason="one seed is replayed"),
     pytest.mark.timeout(120),  # some seeds may pass before the one that shows it
 ]
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -101,9 +102,9 @@ class UploaderNode:
 
     async def __aenter__(self) -> Self:
         self._bus = ZeroMQBus()
-        await self._bus.pull(self._endpoint("watcher"), self._take)
-        await self._bus.pull(self._endpoint("transfer"), self._take)
-        self._sender = self._bus.push(self._endpoint("uploader"))
+        await self._bus.pull(self.endpoint("watcher"), self._take)
+        await self._bus.pull(self.endpoint("transfer"), self._take)
+        self._sender = self._bus.push(self.endpoint("uploader"))
         self._repeating = asyncio.create_task(self._repeat())
         await self.start()
         return self
@@ -209,10 +210,21 @@ class UploaderNode:
 
     @property
     def _peer(self) -> Peer:
-        return Peer(host=HOST, incarnation=self._transfer, control=self._endpoint("transfer"), leaves=())
+        return Peer(host=HOST, incarnation=self._transfer, control=self.endpoint("transfer"), leaves=())
 
-    def _endpoint(self, service: str) -> str:
+    def endpoint(self, service: str) -> str:
+        """Where a service of the node listens."""
         return f"ipc://{self._run}/{service}.sock"
+
+    @property
+    def health(self) -> str:
+        """Where its HTTP thread is."""
+        return (self._run / "uploader.health").read_text().strip()
+
+    def metrics(self) -> str:
+        """What it counts."""
+        with urllib.request.urlopen(f"{self.health}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback URL
+            return str(answer.read().decode())
 
     async def _repeat(self) -> None:
         while True:
@@ -240,11 +252,11 @@ class UploaderNode:
             case Offer(address=address):
                 tree = Tree.parse(b"".join(received.body))
                 assert tree.address == address
-                self._fetched[tree.address].tree = tree
+                self._fetched.setdefault(address, Fetched()).tree = tree
             case Leaves(address=address, runs=runs):
                 self._keep(self._fetched[address], runs, received.body)
             case NotYet(address=address) as refusal:
-                self._fetched[address].refusals.append(refusal)
+                self._fetched.setdefault(address, Fetched()).refusals.append(refusal)
         async with self._changed:
             self._changed.notify_all()
 

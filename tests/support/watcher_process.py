@@ -201,6 +201,10 @@ class Conductor:
         assert seen is None, seen
         self.beacon(stamp)
 
+    def shout(self, frames: list[bytes]) -> None:
+        """Publish what is no beacon."""
+        self.publisher._socket.send_multipart(frames)  # type: ignore[attr-defined]
+
     def beacon(self, stamp: Stamp = ZERO) -> None:
         """Publish one."""
         party = Party(host=Host("conductor"), service=Service.COORDINATOR, incarnation=self.lease.incarnation)

@@ -326,6 +326,8 @@ class WatcherShell:
     def _perform_small(self, effect: do.Effect) -> did.Event | None:
         disk = self.disk
         match effect:
+            case do.AdoptStrays(session, _):
+                return did.StraysAdopted(session)
             case do.CleanUp():
                 for name in [name for name in disk.files if name.startswith("replicator.") or ".restore" in name]:
                     del disk.files[name]

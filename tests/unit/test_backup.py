@@ -168,7 +168,7 @@ def test_a_meta_of_an_absurd_rank_costs_no_memory() -> None:
     blobs, documents = foreign()
     name = "run-s20-n999999999-w0.meta"
     blobs[name], documents[name] = Blob(name, 64, ""), tags()[0].address
-    assert "impossible shape" in judge(JOB, NAME, blobs, documents).reason
+    assert "is of an impossible step, rank or worker" in judge(JOB, NAME, blobs, documents).reason
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200) | st.just("[" * 100_000))

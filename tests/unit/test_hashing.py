@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 
 from checkpoint_replicator.errors import BusyError, CorruptError, UnsupportedError
-from checkpoint_replicator.hashing import Difference, Watch, fingerprint, hash_shard, verify_shard
+from checkpoint_replicator.hashing import Difference, Watch, file_digest, fingerprint, hash_shard, verify_shard
 from checkpoint_replicator.tree import Directory, File, Tree
 
 MIB = 1 << 20
@@ -266,3 +266,10 @@ def test_a_fingerprint_changes_with_names_sizes_and_inodes_only(tmp_path: Path) 
     assert second != first
     (root / "big").rename(root / "big2")
     assert fingerprint(root) not in {first, second}
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
+def test_a_file_is_also_named_by_the_hash_of_its_whole(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * size)
+    assert file_digest(path) == blake3(b"x" * size).hexdigest()

@@ -10,7 +10,19 @@ import msgspec
 
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Job, is_address
-from checkpoint_replicator.messages import Held, NodeReport, Party, Service
+from checkpoint_replicator.messages import (
+    BackupEntry,
+    BackupResult,
+    Fault,
+    Held,
+    NodeReport,
+    Party,
+    RestoreProgress,
+    Service,
+    ServiceHealth,
+)
+from checkpoint_replicator.quote import quote
+from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
 from checkpoint_replicator.shape import Shape
@@ -22,6 +34,15 @@ MOST_WORKERS: Final = 1 << 10
 MOST_SHARDS: Final = 1 << 20
 MOST_HELD: Final = 1 << 16
 MOST_TEXT: Final = 255
+MOST_REASON: Final = 1000
+MOST_FAULTS: Final = 256
+MOST_RESULTS: Final = 256
+MOST_SERVICES: Final = 16
+MOST_ENDPOINTS: Final = 64
+MOST_SAVES: Final = 1 << 14
+"""Saves that a node has under way, or wants a backup of."""
+MOST_STRUCK: Final = 16
+"""Struck parts that are named."""
 MOST_TOKEN: Final = 1 << 48
 """Numbers in stamps stay below; Redis scripts count in doubles."""
 MOST_NUMBER: Final = 1 << 53
@@ -55,22 +76,62 @@ def check(job: Job, sender: Party, report: NodeReport) -> Checked | str:
         newest = None
     if len(saving) < len(report.saving):
         struck.append("saving: impossible numbers")
-    entries = tuple(
-        msgspec.structs.replace(
-            result,
-            entries=tuple(
-                entry
-                if all(not _tag_fault(job, tag) for tag in entry.tags)
-                else msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse")
-                for entry in result.entries
-            ),
-        )
-        for result in report.backup
-    )
+    transfer = report.transfer
+    if transfer is not None and not _peer_fits(transfer):
+        struck.append("transfer: impossible endpoints")
+        transfer = None
     clean = msgspec.structs.replace(
-        report, held=tuple(held), saving=saving, backup_requested=requested, newest_committed=newest, backup=entries
+        report,
+        held=tuple(held),
+        saving=saving,
+        backup_requested=requested,
+        newest_committed=newest,
+        backup=tuple(_result(job, result) for result in report.backup[:MOST_RESULTS]),
+        faults=tuple(_fault(fault) for fault in report.faults[:MOST_FAULTS]),
+        services=tuple(_health(health) for health in report.services[:MOST_SERVICES]),
+        restore=_progress(report.restore),
+        transfer=transfer,
     )
-    return Checked(clean, tuple(struck))
+    for word, before, after in (
+        ("results", report.backup, clean.backup),
+        ("faults", report.faults, clean.faults),
+        ("services", report.services, clean.services),
+    ):
+        if len(after) < len(before):
+            struck.append(f"{len(before) - len(after)} of {len(before)} {word}")
+    return Checked(clean, tuple(quote(text, MOST_TEXT) for text in struck[:MOST_STRUCK]))
+
+
+def _result(job: Job, result: BackupResult) -> BackupResult:
+    return msgspec.structs.replace(
+        result, reason=quote(result.reason), entries=tuple(_entry(job, entry) for entry in result.entries)
+    )
+
+
+def _entry(job: Job, entry: BackupEntry) -> BackupEntry:
+    if any(_tag_fault(job, tag) for tag in entry.tags):
+        return msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse")
+    return entry
+
+
+def _fault(fault: Fault) -> Fault:
+    return msgspec.structs.replace(fault, kind=quote(fault.kind, MOST_TEXT), reason=quote(fault.reason, MOST_REASON))
+
+
+def _health(health: ServiceHealth) -> ServiceHealth:
+    return msgspec.structs.replace(health, reason=quote(health.reason)) if health.reason else health
+
+
+def _progress(progress: RestoreProgress | None) -> RestoreProgress | None:
+    if progress is None or not progress.failed:
+        return progress
+    failed = tuple(_fault(fault) for fault in progress.failed[:MOST_WORKERS])
+    return msgspec.structs.replace(progress, failed=failed)
+
+
+def _peer_fits(peer: Peer) -> bool:
+    texts = (peer.host, peer.incarnation, peer.control, *peer.leaves)
+    return len(peer.leaves) <= MOST_ENDPOINTS and all(0 < len(text) <= MOST_TEXT for text in texts)
 
 
 def shape_fault(shape: Shape) -> str:
@@ -105,6 +166,10 @@ def _report_fault(job: Job, report: NodeReport) -> str:
         return f"impossible stamp {report.restore.stamp}"
     if len(report.held) > MOST_HELD:
         return f"{len(report.held)} shards, expected at most {MOST_HELD}"
+    if len(report.saving) + len(report.backup_requested) > MOST_SAVES:
+        return f"{len(report.saving) + len(report.backup_requested)} saves under way, expected at most {MOST_SAVES}"
+    if report.backup_root is not None and len(report.backup_root) > MOST_REASON:
+        return f"a backup root of {len(report.backup_root)} characters, expected at most {MOST_REASON}"
     return "" if report.session is None else _session_fault(job, report.session)
 
 

@@ -20,6 +20,8 @@ __all__ = ["Hearing", "Voice"]
 MOST_OLD: Final = 4096
 """So many superseded incarnations are remembered."""
 MOST_HOSTS: Final = 1 << 16
+MOST_SHARDS: Final = 1 << 22
+"""Shards that all hosts together may report; each costs about a KiB. 1,000 hosts with 1,000 shards are a quarter."""
 
 
 class Voice(msgspec.Struct):
@@ -67,6 +69,9 @@ class Hearing:
             return False
         before = self.voices.get(sender.host)
         if before is None and len(self.voices) >= MOST_HOSTS:
+            return False
+        held = len(report.held) - (len(before.report.held) if before is not None else 0)
+        if held > 0 and held + sum(len(voice.report.held) for voice in self.voices.values()) > MOST_SHARDS:
             return False
         if before is not None and before.incarnation == sender.incarnation:
             if report.version < before.report.version:

@@ -44,6 +44,7 @@ from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Epoch, Host, Job, SessionId, StoreId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.times import Times
 
@@ -207,15 +208,15 @@ class CoordinatorMachine:
         repeated = self.desk.hearing.repeats(event.sender, event.report, now)
         checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
-            return [Note("report_refused", {"node": event.sender.host, "reason": checked})]
+            return [Note("report_refused", {"node": quote(event.sender.host), "reason": quote(checked)})]
         if not self.desk.hearing.take(event.sender, checked.report, now):
             return []
         self._due = self._due or repeated is None
         for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
             self.desk.note("session_superseded", node=event.sender.host, reason=text)
-        return [Note("report_corrected", {"node": event.sender.host, "reason": "; ".join(checked.struck[:4])})] * bool(
-            checked.struck
-        )
+        if not checked.struck:
+            return []
+        return [Note("report_corrected", {"node": quote(event.sender.host), "reason": "; ".join(checked.struck[:4])})]
 
     # ---- the lease
 

@@ -60,6 +60,11 @@ ALARMS: Final = frozenset(
     }
 )
 
+NOISY: Final = frozenset({"report_refused", "report_corrected"})
+"""What whoever reaches the reports' port can cause as often as he likes."""
+NOISE_EVERY: Final = 1.0
+"""Seconds between two log lines about one of these."""
+
 Request = Callable[[], Awaitable[Event | None]]
 
 
@@ -94,6 +99,7 @@ class Office:
         self._me = me
         self._log = log.bind(job=job)
         self._gauges = gauges
+        self._quiet_until: dict[str, float] = {}
         self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX)
         self._lane: asyncio.Queue[tuple[str, Request]] = asyncio.Queue()
         """Requests are few: the machine never has two of a kind under way."""
@@ -120,12 +126,15 @@ class Office:
     async def run(self, stopping: asyncio.Event) -> None:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
+        work = asyncio.create_task(drive(self.machine, self._inbox, self._perform, stopping))
         try:
-            await drive(self.machine, self._inbox, self._perform, stopping)
+            done, _ = await asyncio.wait((work, *lanes), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:  # a lane never ends by itself: what it raised ends the process, instead of all decisions
+                await task
         finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
+            for task in (work, *lanes):
+                task.cancel()
+            await asyncio.gather(work, *lanes, return_exceptions=True)
             await self._give_back()
 
     async def _give_back(self) -> None:
@@ -143,13 +152,22 @@ class Office:
                 self._publish(beacon)
             case Note(event, fields):
                 self._gauges.events.labels(event).inc()
-                tell = self._log.warning if event in ALARMS else self._log.info
-                tell(event, **fields)
+                if event not in NOISY or self._is_news(event):
+                    tell = self._log.warning if event in ALARMS else self._log.info
+                    tell(event, **fields)
             case RenewLease():
                 self._renewals.put_nowait(("renew", lambda: self._renew(effect)))
             case _:
                 name, request = self._request(effect)
                 self._lane.put_nowait((name, request))
+
+    def _is_news(self, event: str) -> bool:
+        """Tell whether an event that strangers can cause is to be logged; each is counted."""
+        now = time.monotonic()
+        if now < self._quiet_until.get(event, 0.0):
+            return False
+        self._quiet_until[event] = now + NOISE_EVERY
+        return True
 
     def _request(
         self, effect: AcquireLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob

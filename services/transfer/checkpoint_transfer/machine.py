@@ -5,6 +5,7 @@ when there is room beside the reserve. Everything may come twice, late or not at
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,7 @@ from checkpoint_replicator.messages import (
     TransferReport,
     Want,
 )
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
 from checkpoint_transfer import holder, offers, receiving
@@ -38,6 +40,11 @@ from checkpoint_transfer.serving import Addressed, Serving
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["Limits", "TransferMachine"]
+
+MOST_STRANGE: Final = 64
+"""Shards that are hashed again in a minute for peers that are not being served out of them."""
+MOST_KIND: Final = 40
+"""Characters of the kind of a peer's refusal."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -91,6 +98,8 @@ class TransferMachine:
         self._checked: dict[Address, float] = {}
         self._room = RoomKeeper(limits.lack, limits.trim_gap)
         self._jobs: dict[Address, Job] = {}
+        self._trees: dict[tuple[Address, Source], float] = {}
+        """When a peer was sent a tree last."""
         self._orders = TransferOrders(version=-1)
         self._watcher = Incarnation("")
         self._number = 0
@@ -176,6 +185,7 @@ class TransferMachine:
             yield from self._serve(address, [addressed])
         for want in late:
             yield do.Tell(want.answer_to, self._job(want.address), self._not_yet(want.address, want, "not here"))
+            self._forget_job(want.address)
         for address in before:
             yield from self._close_unused(address)
 
@@ -196,12 +206,13 @@ class TransferMachine:
             case Want(address=address):
                 self._jobs.setdefault(address, job)
                 yield from self._want(message, now)
+                self._forget_job(address)
             case Leaves(address=address, runs=runs):
                 if (fetch := self._fetches.get(address)) is not None and len(runs) == len(body):
                     yield from self._move(fetch, receiving.LeavesArrived(fetch.source(sender), runs, body), now)
             case NotYet(address=address, runs=runs, gone=gone, reason=reason):
                 if (fetch := self._fetches.get(address)) is not None:
-                    absent = receiving.LeavesAbsent(fetch.source(sender), runs, gone, reason)
+                    absent = receiving.LeavesAbsent(fetch.source(sender), runs, gone, quote(reason))
                     yield from self._move(fetch, absent, now)
             case Stored(address=address, tags=tags):
                 self._changed = True
@@ -211,7 +222,7 @@ class TransferMachine:
                 yield from self._close_unused(address)
             case Refused(address=address, kind=kind, reason=reason, retry=retry):
                 self._changed = True
-                refused = offers.OfferRefused(address, sender.host, kind, reason, retry)
+                refused = offers.OfferRefused(address, sender.host, quote(kind, MOST_KIND), quote(reason), retry)
                 yield from self._offer(self._offers.handle(refused, now), now)
                 if kind != "corrupt":  # who complains of a leaf asks for it again, or of others
                     self._serving.stop(address, source)
@@ -402,7 +413,7 @@ class TransferMachine:
                 self._opening.add(address)
                 yield do.OpenShard(address)
             return
-        if want.tree:
+        if want.tree and self._may_send_tree(want, now):
             yield do.SendOffer(peer, self._job(address), address, ())
         served = self._serving.want(want, now)
         if served is None:
@@ -411,6 +422,22 @@ class TransferMachine:
         yield from self._serve(address, served)
         asked = offers.PeerAsked(address, peer.host, self._serving.sent(address, peer))
         yield from self._offer(self._offers.handle(asked, now), now)
+
+    def _may_send_tree(self, want: Want, now: float) -> bool:
+        """A tree may be large: who asks for it again and again gets it now and then."""
+        key = (want.address, source_of(want.answer_to))
+        if now < self._trees.get(key, float("-inf")) + self._patience.repeat:
+            return False
+        if len(self._trees) >= self._limits.peers:
+            self._trees = {known: at for known, at in self._trees.items() if now < at + self._patience.repeat}
+        self._trees[key] = now
+        return True
+
+    def _forget_job(self, address: Address) -> None:
+        """Peers may ask for what never was: nothing stays of that."""
+        known = address in self._fetches or address in self._opening or address in self._offers.addresses
+        if not known and address not in self._serving and not self._serving.is_wanted(address):
+            self._jobs.pop(address, None)
 
     def _serve(self, address: Address, served: Iterable[Addressed]) -> Iterator[do.TransferEffect]:
         for peer, effect in served:
@@ -464,6 +491,9 @@ class TransferMachine:
     def _check(self, address: Address, now: float) -> Iterator[do.TransferEffect]:
         """Hash the own shard again, but not again and again for a peer whose memory is bad."""
         last = self._checked.get(address)
+        known = address in self._serving or address in self._offers.addresses
+        if not known and len(self._checked) >= MOST_STRANGE:
+            return  # nobody gets a byte of it from us now
         if address in self._faults or (last is not None and now < last + self._limits.checked_gap):
             return
         self._checked = {known: at for known, at in self._checked.items() if now < at + self._limits.checked_gap}

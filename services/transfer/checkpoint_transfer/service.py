@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar, get_args
+from typing import Final, TypeVar, cast, get_args
 
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.driver import drive
@@ -25,6 +25,7 @@ from checkpoint_replicator.messages import (
     TransferReport,
 )
 from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Hold, Ramdisk
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
@@ -51,7 +52,16 @@ IDLE: Final = 60.0
 TREE_FRAME: Final = 16 << 20
 """Bytes of one frame of a tree; larger trees are sent in several."""
 
+STRANGE_EVERY: Final = 1.0
+"""Seconds between two log lines about messages that are not taken; each is counted."""
+MOST_LINES: Final = 1024
+"""Lines to peers that are open at once; a peer names the endpoints that it wants to be answered at."""
+MOST_ENDPOINTS: Final = 64
+MOST_SOURCES: Final = 64
+"""Hosts that a metric tells apart."""
+
 _WIRE: Final = get_args(do.Wire)
+_REMOTE: Final = get_args(do.Addressed)
 
 Answer = TypeVar("Answer")
 
@@ -100,6 +110,8 @@ class TransferService:
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, tuple[Line, Source | None]] = {}
         self._turn = 0
+        self._strange_until = 0.0
+        self._corrupting: set[str] = set()
         self._states: dict[Address, FetchState] = {}
         self._spoiled: set[tuple[Address, Source]] = set()
         self._stores = ThreadPoolExecutor(config.hash_threads, thread_name_prefix="store")
@@ -112,9 +124,9 @@ class TransferService:
         """Bind the sockets."""
         config = self._config
         local = config.endpoint("transfer")
-        await self._bus.pull(local, self._take)
-        control = await self._bus.pull(f"tcp://{config.bind}:0", self._take)
-        leaves = [await self._bus.pull(f"tcp://{config.bind}:0", self._take) for _ in range(config.leaf_sockets)]
+        await self._bus.pull(local, self._take_local)
+        control = await self._bus.pull(f"tcp://{config.bind}:0", self._take_remote)
+        leaves = [await self._bus.pull(f"tcp://{config.bind}:0", self._take_remote) for _ in range(config.leaf_sockets)]
         host, incarnation = config.host, self._runtime.incarnation
         self._peer = Peer(
             host=host,
@@ -155,15 +167,29 @@ class TransferService:
 
     # ---- in
 
-    async def _take(self, received: Received) -> None:
+    async def _take_local(self, received: Received) -> None:
+        """Take a message of this node's own services."""
+        await self._take(received, _WIRE, "")
+
+    async def _take_remote(self, received: Received) -> None:
+        """Take a message of another node: never orders, and nothing that makes us speak to our own sockets."""
+        await self._take(received, _REMOTE, _answer_fault(received))
+
+    async def _take(self, received: Received, kinds: tuple[type, ...], fault: str) -> None:
         envelope = received.envelope
-        receiver = envelope.receiver
+        receiver, message = envelope.receiver, envelope.message
         mine = receiver.host == self._me.host and receiver.service is Service.TRANSFER
-        message = envelope.message
-        if not mine or receiver.incarnation not in {"", self._me.incarnation} or not isinstance(message, _WIRE):
+        if not isinstance(message, kinds):
+            fault = f"a {type(message).__name__}, expected what a transfer takes there"
+        elif not mine or receiver.incarnation not in {"", self._me.incarnation}:
+            fault = f"is for {receiver.service} {receiver.incarnation or 'any'} of {receiver.host}"
+        if fault:
             self._meters.strange.inc()
+            if self._loop.time() >= self._strange_until:
+                self._strange_until = self._loop.time() + STRANGE_EVERY
+                self._log.warning("message_refused", peer=quote(envelope.sender.host), reason=quote(fault))
             return
-        self._inbox.put_nowait(do.MessageCame(envelope.sender, envelope.job, message, received.body))
+        self._inbox.put_nowait(do.MessageCame(envelope.sender, envelope.job, cast("do.Wire", message), received.body))
         while self._inbox.qsize() >= INBOX:  # noqa: ASYNC110 - rare; the socket waits, and so does the peer
             await asyncio.sleep(_PAUSE)
 
@@ -275,7 +301,10 @@ class TransferService:
         if isinstance(event, LeavesStored):
             self._meters.taken.labels(event.source.kind).inc(event.size)
             if event.bad:
-                self._meters.corrupt.labels(str(event.source)).inc(len(event.bad))
+                if len(self._corrupting) < MOST_SOURCES:
+                    self._corrupting.add(str(event.source))
+                known = str(event.source) in self._corrupting
+                self._meters.corrupt.labels(str(event.source) if known else "others").inc(len(event.bad))
                 if (address, event.source) not in self._spoiled:
                     self._spoiled.add((address, event.source))
                     self._meters.corrupt_copies.labels(event.source.kind).inc()
@@ -332,12 +361,27 @@ class TransferService:
         if known is None or known[1] != source:
             if known is not None:
                 known[0].close()
+            elif len(self._lines) >= MOST_LINES:
+                oldest = min(self._lines, key=lambda open_: self._lines[open_][0].used)
+                self._lines.pop(oldest)[0].close()
             known = (Line(self._bus, endpoint, self._config.times.acknowledged), source)
             self._lines[endpoint] = known
         return known[0]
 
     def _envelope(self, receiver: Party, job: Job, message: Message) -> Envelope:
         return Envelope(sender=self._me, receiver=receiver, job=job, message=message, features=FEATURES)
+
+
+def _answer_fault(received: Received) -> str:
+    """Say why a peer may not be answered as it wishes; empty where it may, or wants no answer."""
+    peer, sender = getattr(received.envelope.message, "answer_to", None), received.envelope.sender
+    if not isinstance(peer, Peer):
+        return ""
+    if (peer.host, peer.incarnation) != (sender.host, sender.incarnation):
+        return f"wants an answer for {peer.host}, expected for its sender"
+    if len(peer.leaves) > MOST_ENDPOINTS or not all(end.startswith("tcp://") for end in (peer.control, *peer.leaves)):
+        return f"wants an answer at {peer.control[:100]} and {len(peer.leaves)} more, expected a few tcp endpoints"
+    return ""
 
 
 def _transfer_of(peer: Peer) -> Party:

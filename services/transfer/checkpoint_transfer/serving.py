@@ -1,6 +1,7 @@
 """Pure: all peers that are being served, one `Holder` for each peer and shard."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ from checkpoint_transfer.patience import Patience
 from checkpoint_transfer.source import Source, source_of
 
 __all__ = ["Serve", "Serving"]
+
+MOST_RUNS: Final = 1 << 20
+"""Runs that all parked Wants together may name."""
 
 Addressed = tuple[Peer, HolderEffect]
 
@@ -70,6 +74,8 @@ class Serving:
         """Keep a Want for a shard that is not known yet; False when there are too many."""
         key = (want.address, source_of(want.answer_to))
         if key not in self._parked and len(self._parked) >= self._most:
+            return False
+        if len(want.runs) + sum(len(parked.want.runs) for parked in self._parked.values()) > MOST_RUNS:
             return False
         self._parked[key] = Parked(want, now + self._patience.parked)
         return True

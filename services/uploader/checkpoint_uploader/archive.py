@@ -25,6 +25,7 @@ from checkpoint_replicator.blobs import Blob, BlobStore
 from checkpoint_replicator.errors import PermanentError, ProtocolError, RefusedError
 from checkpoint_replicator.ids import Address, Job
 from checkpoint_replicator.messages import BackupEntry, BackupResult
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import BackupOrder
 from checkpoint_replicator.save import Tag, shards_of
 from checkpoint_uploader.each import each
@@ -82,7 +83,8 @@ class Archive:
                 prune(folder, self._threads)
                 return self._done(order)
         raise ProtocolError(
-            f"order of kind {order.kind!r}, expected list, reserve, upload, seal, manifest, abandon, prune or unforce"
+            f"order of kind {quote(order.kind, 40)!r}, "
+            "expected list, reserve, upload, seal, manifest, abandon, prune or unforce"
         )
 
     def _upload(self, folder: BackupFolder, order: BackupOrder) -> BackupResult:

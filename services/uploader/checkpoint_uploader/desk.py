@@ -10,6 +10,7 @@ from checkpoint_replicator.errors import ReplicatorError, TransientError, Unreac
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.messages import BackupResult, Envelope, Party, UploaderOrders, UploaderReport
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import BackupOrder
 from checkpoint_uploader.archive import Archive
 from checkpoint_uploader.machine import (
@@ -30,6 +31,8 @@ from checkpoint_uploader.progress import CancelledError, Progress
 
 __all__ = ["OrderDesk"]
 
+KINDS: Final = frozenset({"list", "reserve", "upload", "seal", "manifest", "abandon", "prune"})
+"""Kinds of orders that a metric tells apart."""
 _INBOX: Final = 256
 _LOOK: Final = 0.5
 """Seconds between two looks at the progress of the threads."""
@@ -78,7 +81,7 @@ class OrderDesk:
         match effect:
             case Begin(job, order):
                 self._progress[job, order.id] = progress = Progress(self._metrics.uploaded.inc)
-                task = asyncio.create_task(self._carry_out(job, order, progress), name=f"order {order.kind}")
+                task = asyncio.create_task(self._carry_out(job, order, progress), name="order")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case Cancel(job, ident):
@@ -122,13 +125,14 @@ class OrderDesk:
             self._metrics.active.dec()
             self._progress.pop((job, order.id), None)
         seconds = round(monotonic() - began, 3)
-        fields = {"job": job, "kind": order.kind, "backup": order.name, "order": order.id, "seconds": seconds}
+        kind = order.kind if order.kind in KINDS else "unknown"
+        fields = {"job": job, "kind": kind, "backup": quote(order.name), "order": quote(order.id), "seconds": seconds}
         match event:
             case Finished(_, result):
-                self._metrics.results.labels(order.kind, "done").inc()
+                self._metrics.results.labels(kind, "done").inc()
                 self._log.info("backup_order_finished", **fields, size=result.size)
             case Failed(_, _, reason, again):
-                self._metrics.results.labels(order.kind, "again" if again else "failed").inc()
+                self._metrics.results.labels(kind, "again" if again else "failed").inc()
                 self._log.warning("backup_order_failed", **fields, reason=reason, again=again)
         await self.inbox.put(event)
 
@@ -146,5 +150,5 @@ class OrderDesk:
             return Failed(job, order.id, f"ramdisk: {error}", again=True)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends this order, never the process
             self._log.exception("backup_order_broke", job=job, kind=order.kind, backup=order.name)
-            return Failed(job, order.id, f"{type(error).__name__}: {error}", again=False)
+            return Failed(job, order.id, quote(f"{type(error).__name__}: {error}"), again=False)
         return Finished(job, result)

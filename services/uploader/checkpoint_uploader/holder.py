@@ -229,7 +229,8 @@ class Holder:
 
     def _enqueue(self, shard: ShardId, serve: _Serve, want: Want) -> list[HolderEffect]:
         sizes = serve.sizes or ()
-        if not all(run.first >= 0 and 0 < run.count <= len(sizes) - run.first for run in want.runs):
+        inside = all(run.first >= 0 and 0 < run.count <= len(sizes) - run.first for run in want.runs)
+        if not inside or sum(run.count for run in want.runs) > len(sizes):
             reason = f"leaves were asked for beyond the {len(sizes)} of the shard"
             return [SayNotYet(shard, serve.asker, want.runs, gone=True, reason=reason)]
         room = min(want.credit, self._bounds.queue)

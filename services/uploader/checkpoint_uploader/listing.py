@@ -19,7 +19,10 @@ from checkpoint_replicator.messages import BackupEntry
 from checkpoint_uploader.folder import BackupFolder, read_text
 from checkpoint_uploader.progress import Progress
 
-__all__ = ["MOST_TAGS", "forced_restore", "list_backups", "remove_forced"]
+__all__ = ["MOST_ENTRIES", "MOST_TAGS", "forced_restore", "list_backups", "remove_forced"]
+
+MOST_ENTRIES: Final = 4096
+"""Backups in one answer, the newest."""
 
 MOST_TAGS: Final = 20_000
 """Shards in one answer, which is repeated in every report of the node; older backups come without theirs."""
@@ -39,7 +42,7 @@ def list_backups(store: BlobStore, job: Job, progress: Progress, most_tags: int 
     found = [_judge(store, job, name, blobs, progress) for name, blobs in _groups(store, job, progress)]
     entries: list[BackupEntry] = []
     room = most_tags
-    for entry in reversed(found):
+    for entry in list(reversed(found))[:MOST_ENTRIES]:
         if entry.tags and len(entry.tags) > room and entries:
             room = 0
             reason = f"not looked at: newer backups have {most_tags} shards already"

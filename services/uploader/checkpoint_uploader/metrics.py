@@ -28,6 +28,11 @@ class UploaderMetrics:
         self.active = Gauge(
             "checkpoint_replicator_backup_orders_active_count", "Backup orders being worked on", registry=registry
         )
+        self.strange = Counter(
+            "checkpoint_replicator_uploader_strange_messages_total",
+            "Messages that are neither orders of the node's watcher nor Wants of its transfer",
+            registry=registry,
+        )
         self.absent = Counter(
             "checkpoint_replicator_backup_absent_total",
             "Wants of the local transfer that a backup could not serve",

@@ -10,6 +10,7 @@ from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ReplicatorError, UnreachableError
 from checkpoint_replicator.messages import Party, Service, UploaderOrders, Want
 from checkpoint_replicator.process import Runtime, end_hard_after
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.records import Peer
 from checkpoint_uploader.archive import Archive
@@ -24,6 +25,8 @@ __all__ = ["run", "serve"]
 
 _PROBE: Final = 5.0
 """Seconds between two looks whether the store answers, until it first did."""
+_STRANGE: Final = 1.0
+"""Seconds between two log lines about messages that are not taken; each is counted."""
 _LAST_WORDS: Final = 1.0
 """Seconds for the last log lines when a hanging call ends the process."""
 
@@ -63,14 +66,23 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
         metrics=metrics,
     )
 
+    loop, quiet_until = asyncio.get_running_loop(), 0.0
+
     async def take(received: Received) -> None:
+        nonlocal quiet_until
+        sender = received.envelope.sender
+        who = sender.service if sender.host == config.host else None
         match received.envelope.message:
-            case UploaderOrders() as orders:
+            case UploaderOrders() as orders if who is Service.WATCHER:
                 await desk.take(received, orders)
-            case Want() as want:
+            case Want() as want if who is Service.TRANSFER:
                 await window.take(received, want)
             case other:
-                runtime.log.warning("message_unexpected", kind=type(other).__name__)
+                metrics.strange.inc()
+                if loop.time() >= quiet_until:  # a stranger may come a thousand times a second
+                    quiet_until = loop.time() + _STRANGE
+                    peer = quote(f"{sender.service} of {sender.host}")
+                    runtime.log.warning("message_unexpected", kind=type(other).__name__, peer=peer)
 
     await runtime.bus.pull(here.control, take)
     machine = Uploader(None if store is None else store.root, limits)

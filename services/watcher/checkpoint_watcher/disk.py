@@ -108,11 +108,11 @@ class Disk:
         self._threads = threads
         self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
         self._trees: dict[str, Tree] = {}
-        self._stop = threading.Event()
+        self.stopping = threading.Event()
 
     def stop(self) -> None:
         """Let hashing in other threads end early."""
-        self._stop.set()
+        self.stopping.set()
 
     def start(self) -> Started:
         """Make good what a crash left and read what there is.
@@ -204,7 +204,8 @@ class Disk:
                 self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
                 return FenceWritten(job, record)
             case PublishStatus(text):
-                self.ramdisk.write_status(text)
+                with suppress(NoRoomError):  # the old one stays; a later one says more than this one done again
+                    self.ramdisk.write_status(text)
             case HashClaim():
                 return self.hash(effect)
             case VerifyShard():
@@ -223,7 +224,7 @@ class Disk:
         """Make a claim's tree; None: stopped."""
         claim = effect.claim
         try:
-            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self._stop))
+            tree = hash_shard(self._place(claim).path, self._threads, Watch(stop=self.stopping))
         except FileNotFoundError as error:
             return SaveGone(claim, str(error))
         except CorruptError as error:
@@ -246,11 +247,11 @@ class Disk:
         try:
             with self.ramdisk.open_shard(address) as shard:
                 path = self.ramdisk.layout.data(address)
-                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self._stop))
+                difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self.stopping))
         except (FileNotFoundError, CorruptError, ProtocolError) as error:
             return ShardVerified(address, stamp, str(error))
         except BusyError as error:
-            return None if self._stop.is_set() else ShardVerified(address, stamp, str(error))
+            return None if self.stopping.is_set() else ShardVerified(address, stamp, str(error))
         return ShardVerified(address, stamp, "" if difference.is_none else f"{address:.13}: {difference}")
 
     # ---- claims

@@ -11,10 +11,12 @@ from checkpoint_replicator.ids import Address, Job, Rank, SessionId
 from checkpoint_replicator.messages import NodeReport, TransferOrders, UploaderOrders
 from checkpoint_replicator.records import Lease, Peer
 from checkpoint_replicator.save import Save, Tag
+from checkpoint_replicator.session import SessionSpec
 from checkpoint_watcher.record import Claim, FenceRecord, Marker, SessionRecord
 from checkpoint_watcher.snapshot import YamlIdentity
 
 __all__ = [
+    "AdoptStrays",
     "Announce",
     "AppendErrors",
     "CallHelp",
@@ -129,6 +131,13 @@ class Quarantine(msgspec.Struct, frozen=True):
     """Take a corrupt shard out of its public name, into a partial with its good leaves. Answer: ShardQuarantined."""
 
     address: Address
+
+
+class AdoptStrays(msgspec.Struct, frozen=True):
+    """Hash the data of the session's job that has a `.meta` and no sidecar, and give it one. Answer: StraysAdopted."""
+
+    session: SessionId
+    spec: SessionSpec
 
 
 class CleanUp(msgspec.Struct, frozen=True):
@@ -262,6 +271,7 @@ Effect = (
     | DropForeign
     | VerifyShard
     | Quarantine
+    | AdoptStrays
     | CleanUp
     | WriteSession
     | RemoveYaml

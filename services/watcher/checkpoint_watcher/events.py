@@ -35,6 +35,7 @@ __all__ = [
     "ShardQuarantined",
     "ShardVerified",
     "Started",
+    "StraysAdopted",
     "TransferReported",
     "UploaderReported",
     "ViewFailed",
@@ -138,6 +139,14 @@ class NamingFailed(msgspec.Struct, frozen=True):
     claim: Claim
     tag: Tag
     reason: str
+
+
+class StraysAdopted(msgspec.Struct, frozen=True):
+    """These shards have sidecars now; `refused` says of the other strays why they have none."""
+
+    session: SessionId
+    adopted: tuple[Held, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class CleanedUp(msgspec.Struct, frozen=True):
@@ -269,6 +278,7 @@ Event = (
     | HashFailed
     | ShardNamed
     | NamingFailed
+    | StraysAdopted
     | CleanedUp
     | SessionWritten
     | YamlRemoved

@@ -4,8 +4,8 @@ The machine never looks at the ramdisk itself. A shell (the service, or a simula
 answers effects with events, and carries messages. What a shell must do:
 
 - begin with `Started`, when it alone owns the ramdisk; send `Scanned` at every wake-up and by a timer;
-- perform effects in order; `HashClaim` and `VerifyShard` may run beside the others, everything else that touches the
-  ramdisk runs strictly one after the other (so an inventory never misses a shard that was named before it);
+- perform effects in order; `HashClaim`, `VerifyShard` and `AdoptStrays` may run beside the others, everything else that
+  touches the ramdisk runs strictly one after the other (so an inventory never misses a shard that was named before it);
 - answer exactly as `effects.py` says; bus messages and Redis answers may be lost, repeated or late.
 
 effect                                             answer
@@ -15,6 +15,7 @@ DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
 DropSaves, DropForeign, ForgetJob                  SavesDropped, ForeignDropped, JobForgotten
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
+AdoptStrays                                        StraysAdopted
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
@@ -31,13 +32,13 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from checkpoint_replicator.backoff import delay, spread
-from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job
+from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, SessionId
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
-from checkpoint_watcher.effects import AppendErrors, Effect, ForgetJob, Leave, TakeInventory
+from checkpoint_watcher.effects import AdoptStrays, AppendErrors, Effect, ForgetJob, Leave, TakeInventory
 from checkpoint_watcher.events import (
     BeaconHeard,
     ClaimHashed,
@@ -62,6 +63,7 @@ from checkpoint_watcher.events import (
     ShardQuarantined,
     ShardVerified,
     Started,
+    StraysAdopted,
     TransferReported,
     UploaderReported,
     ViewFailed,
@@ -114,6 +116,7 @@ class WatcherMachine:
         self._forgetting: dict[Job, float] = {}
         """Jobs that are being removed, with the moment from which on it may be ordered again."""
         self._landed = 0
+        self._adopting: SessionId | None = None
         self._stocktake_at: float | None = None
         self._stocktaken_at = float("-inf")
         self._corrupt: set[Fault] = set()
@@ -172,6 +175,7 @@ class WatcherMachine:
             self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims)
+        self._adopt()
         self._know_jobs(now)
         self._register()
 
@@ -199,6 +203,8 @@ class WatcherMachine:
                 self.saves.named(event)
             case NamingFailed():
                 self.saves.unnamed(event, now)
+            case StraysAdopted(session, adopted, refused):
+                self._adopted(session, adopted, refused)
             case CleanedUp():
                 self.keeper.cleaned()
             case SessionWritten(record):
@@ -282,9 +288,29 @@ class WatcherMachine:
         self.saves.room.make(now)
         return news
 
+    def _adopt(self) -> None:
+        """Data of this job that has no sidecar is looked at before this node says that it told all."""
+        record = self.node.session
+        self._adopting = record.id if record is not None and record.spec is not None and self.keeper.waiting else None
+        if self._adopting is not None and record is not None and record.spec is not None:
+            self.node.emit(AdoptStrays(record.id, record.spec))
+
+    def _adopted(self, session: SessionId, adopted: tuple[Held, ...], refused: tuple[str, ...]) -> None:
+        for held in adopted:
+            self.node.hold(held)
+            self.node.announce("stray_adopted", step=held.tag.save.step, rank=held.tag.key.rank, size=held.tag.size)
+        for reason in refused:
+            self.node.announce("stray_refused", reason=reason)
+        if refused and session == self._adopting:
+            reason = f"{len(refused)} shards without a sidecar are not taken: {'; '.join(refused[:4])}"
+            self.node.blame(Fault(kind="stray", reason=reason))
+        if session == self._adopting:
+            self._adopting = None
+
     def _opened(self, now: float) -> None:
         """A new session stands in `session.json`."""
         self.restorer.reset()
+        self._adopt()
         self._know_jobs(now)
         if self.node.job is not None:
             self._register()
@@ -497,7 +523,7 @@ class WatcherMachine:
         back that what there was before is all told.
         """
         snapshot = self.node.snapshot
-        if snapshot is None or not snapshot.watching or self.keeper.taking is not None:
+        if snapshot is None or not snapshot.watching or self.keeper.taking is not None or self._adopting is not None:
             return False
         if self.running and self.reporter.complete:
             return True

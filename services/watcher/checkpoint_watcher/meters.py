@@ -19,6 +19,9 @@ class Meters:
             return Gauge(f"checkpoint_replicator_{name}", text, registry=registry)
 
         self.overflows = counter("inotify_overflow_total", "Times the kernel lost events")
+        self.strange = counter(
+            "watcher_strange_messages_total", "Messages that are neither of the node's own services nor a beacon"
+        )
         self._events = counter("watcher_events_total", "What the watcher announced", "event")
         self._scans = counter("scans_total", "Scans of the ramdisk")
         self._scan_seconds = counter("scan_seconds_total", "Time that scans took")

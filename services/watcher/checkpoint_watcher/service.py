@@ -30,6 +30,7 @@ from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
 from checkpoint_watcher.disk import Disk
 from checkpoint_watcher.effects import (
+    AdoptStrays,
     Announce,
     CallHelp,
     CleanUp,
@@ -65,6 +66,7 @@ from checkpoint_watcher.line import Lines
 from checkpoint_watcher.machine import WatcherMachine
 from checkpoint_watcher.meters import Meters
 from checkpoint_watcher.scan import Scanner
+from checkpoint_watcher.strays import Strays
 
 __all__ = ["run"]
 
@@ -75,6 +77,8 @@ T = TypeVar("T")
 INBOX: Final = 1024
 HASHERS: Final = 3
 """Two saves and one restore at once; the machine asks for no more."""
+STRANGE_EVERY: Final = 1.0
+"""Seconds between two log lines about messages that are not taken; each is counted."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
 SCAN_GAP: Final = 0.01
@@ -124,13 +128,14 @@ class Watcher:
         self.config = config
         self.runtime = runtime
         self.disk = Disk(ramdisk, config.hash_threads)
+        self.strays = Strays(ramdisk, config.hash_threads, self.disk.stopping)
         self.me = Party(host=config.host, service=Service.WATCHER, incarnation=runtime.incarnation)
         self.machine = WatcherMachine(config.host, runtime.incarnation, config.times, new_id, config.backup)
         self.store = RedisManifestStore(config.redis)
         self.inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX)
         # The machine bounds what it asks of the ramdisk; a full queue here would stop the one who empties it.
         self.work: asyncio.Queue[Effect] = asyncio.Queue()
-        self.lines = Lines(runtime.bus, self.me, config.times, self._hear)
+        self.lines = Lines(runtime.bus, self.me, config.times, self._hear_beacon)
         self.meters = Meters(runtime.metrics)
         self.scanner = Scanner(ramdisk.root, ramdisk.room)
         self.awake = asyncio.Event()
@@ -139,6 +144,7 @@ class Watcher:
         self.large = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")
         self.looking = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self.sweeping = ThreadPoolExecutor(1, thread_name_prefix="sweep")
+        self._quiet_until = 0.0
         self._registering = asyncio.Lock()
         self._registration: Register | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -258,6 +264,8 @@ class Watcher:
         match effect:
             case HashClaim():
                 self._spawn(self._aside(self.disk.hash, effect), "hash")
+            case AdoptStrays():
+                self._spawn(self._aside(self.strays.adopt, effect), "adopt")
             case VerifyShard():
                 self._spawn(self._aside(self.disk.verify, effect), "verify")
             case ReadView():
@@ -328,18 +336,33 @@ class Watcher:
 
     # ---- messages
 
+    async def _hear_beacon(self, received: Received) -> None:
+        envelope = received.envelope
+        if isinstance(envelope.message, Beacon) and envelope.sender.service is Service.COORDINATOR:
+            await self.inbox.put(BeaconHeard(envelope.job, envelope.sender.incarnation, envelope.message))
+        else:
+            self._ignore(envelope)
+
     async def _hear(self, received: Received) -> None:
+        """Take what the node's own services say."""
         envelope = received.envelope
         sender = envelope.sender
+        who = sender.service if sender.host == self.config.host else None
         match envelope.message:
-            case Beacon() as beacon if sender.service is Service.COORDINATOR:
-                await self.inbox.put(BeaconHeard(envelope.job, sender.incarnation, beacon))
-            case TransferReport() as report if sender.host == self.config.host:
+            case TransferReport() as report if who is Service.TRANSFER:
                 await self.inbox.put(TransferReported(sender.incarnation, report))
-            case UploaderReport() as said if sender.host == self.config.host:
+            case UploaderReport() as said if who is Service.UPLOADER and envelope.job in self.machine.node.jobs:
                 await self.inbox.put(UploaderReported(envelope.job, sender.incarnation, said))
-            case other:
-                self.runtime.log.warning("message_ignored", kind=type(other).__name__, peer=sender.host)
+            case _:
+                self._ignore(envelope)
+
+    def _ignore(self, envelope: Envelope) -> None:
+        self.meters.strange.inc()
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until:  # a stranger may come a thousand times a second
+            self._quiet_until = now + STRANGE_EVERY
+            peer = quote(f"{envelope.sender.service} of {envelope.sender.host}")
+            self.runtime.log.warning("message_ignored", kind=type(envelope.message).__name__, peer=peer)
 
     def _overflowed(self) -> None:
         self.meters.overflows.inc()

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from checkpoint_replicator.blobs import Blob
 from checkpoint_replicator.blobs.crc32c import Crc32c
 from checkpoint_replicator.blobs.folder import faults, open_file, open_folder
-from checkpoint_replicator.blobs.name import OWN_FOLDER, name_parts
+from checkpoint_replicator.blobs.name import OWN_FOLDER, is_name_part, name_parts
 from checkpoint_replicator.blobs.partial import Partial, new_partial, sweep
 from checkpoint_replicator.blobs.sums import compute_sum, forget_sum, keep_sum, kept_sum
 from checkpoint_replicator.errors import CorruptError, PermanentError, RefusedError, UnreachableError
@@ -206,9 +206,14 @@ def _open(base: int, parts: Sequence[str]) -> tuple[int, os.stat_result]:
 
 
 def _entries(folder: int) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield folders, with `/` behind the name, and files with what the system says about them; nothing else."""
+    """Yield folders, with `/` behind the name, and files with what the system says about them; nothing else.
+
+    A name that no object can have is none of ours, and must not stop a listing.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
+            if not is_name_part(entry.name):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield f"{entry.name}/", None
             elif entry.is_file(follow_symlinks=False):

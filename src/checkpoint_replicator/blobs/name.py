@@ -4,7 +4,7 @@ from typing import Final
 
 from checkpoint_replicator.errors import ProtocolError
 
-__all__ = ["MAX_NAME", "OWN_FOLDER", "name_fault", "name_parts"]
+__all__ = ["MAX_NAME", "OWN_FOLDER", "is_name_part", "name_fault", "name_parts"]
 
 MAX_NAME: Final = 1024
 """Longest object name in UTF-8 bytes, the limit of Cloud Storage."""
@@ -33,6 +33,11 @@ def name_fault(name: str) -> str | None:
     if parts[0] == OWN_FOLDER:
         return f"begins with {OWN_FOLDER}, which the store keeps for itself"
     return None
+
+
+def is_name_part(text: str) -> bool:
+    """Tell whether a name of an object may have this between two `/`."""
+    return "/" not in text and name_fault(f"x/{text}") is None
 
 
 def name_parts(name: str) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from redis.backoff import EqualJitterBackoff, NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
-from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, StoreId, new_id
+from checkpoint_replicator.fence import ZERO, Stamp, parse_stamp
+from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId, new_id
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
@@ -402,8 +402,10 @@ def _millis(seconds: float) -> str:
 
 
 def _stamp(texts: Sequence[bytes]) -> Stamp:
-    token, epoch, number = (int(text) for text in texts)
-    return Stamp(token, Epoch(epoch), number)
+    try:
+        return parse_stamp(".".join(text.decode("ascii", "backslashreplace") for text in texts))
+    except ValueError as error:
+        raise ProtocolError(f"the fence in Redis does not parse: {error}") from error
 
 
 def _text(value: bytes | str, key: str) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from checkpoint_replicator.blobs.name import name_fault, name_parts
+from checkpoint_replicator.blobs.name import is_name_part, name_fault, name_parts
 from checkpoint_replicator.errors import ProtocolError
 
 
@@ -29,3 +29,13 @@ def test_the_error_says_what_is_wrong(name: str, fault: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         name_parts(name)
     assert fault in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a", ".blobs", "ö y", ".metadata"])
+def test_what_may_stand_between_two_slashes(text: str) -> None:
+    assert is_name_part(text)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "new\nline", "\udcff", "x" * 256])
+def test_what_no_object_may_have_in_its_name(text: str) -> None:
+    assert not is_name_part(text)

@@ -1,0 +1,65 @@
+"""`make sim`: play seeds, and tell the shortest story of each that fails; or replay one, telling everything."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from typing import Final
+
+from simulation.run import play
+from simulation.sometimes import SOMETIMES
+from simulation.story import retell, story
+
+MOST_STORIES: Final = 5
+"""So many failing seeds are told; the others are named."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play what was asked for; 1 where a law was broken."""
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seeds", default="0..500", help="from..to, without the last")
+    parser.add_argument("--seed", type=int, help="play this one and tell every event")
+    parser.add_argument("--key", action="append", default=[], help="tell only of this save (1.3) or host (h1)")
+    parser.add_argument("--without", default="", help="troubles to leave out, as a story names them")
+    options = parser.parse_args(arguments)
+    without = frozenset(filter(None, options.without.split(",")))
+    if options.seed is not None:
+        return _one(options.seed, without, options.key)
+    first, _, last = options.seeds.partition("..")
+    return _many(range(int(first), int(last or int(first) + 1)))
+
+
+def _one(seed: int, without: frozenset[str], keys: list[str]) -> int:
+    lines: list[str] = []
+    played = play(seed, lines.append, without)
+    print("\n".join(story(lines, *keys)))
+    print(played.error or f"seed {seed}: all laws hold", *played.troubles, sep="\n  ")
+    return int(played.error is not None)
+
+
+def _many(seeds: range) -> int:
+    total: Counter[str] = Counter()
+    failed: list[int] = []
+    begun = time.process_time()
+    for seed in seeds:
+        played = play(seed)
+        total.update(played.hits)
+        total.update(f"trouble: {name.partition(':')[2] or name}" for name in played.troubles)
+        if played.error is not None:
+            failed.append(seed)
+            print(f"{played.error}", flush=True)
+    spent = time.process_time() - begun
+    for seed in failed[:MOST_STORIES]:
+        print(f"\n{retell(seed)}", flush=True)
+    print()
+    for name, count in sorted(total.items()):
+        print(f"{count:8} {name}")
+    rate = 60 * len(seeds) / spent if spent else 0
+    print(f"{len(seeds)} seeds, {total['events']} events, {spent:.1f} s of CPU, {rate:.0f} seeds a minute")
+    print(f"failed: {' '.join(map(str, failed)) or 'none'}")
+    print(f"not reached: {', '.join(name for name in SOMETIMES if not total[name]) or 'nothing'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Seeds that once showed a fault of the product. Where the world changes they play something else, and cost nothing."""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["KEPT", "Kept"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A seed, what its story left out, and what it showed."""
+
+    seed: int
+    showed: str
+    without: frozenset[str] = frozenset()
+
+
+KEPT: Final = (Kept(5, "what only nodes knew to be committed was given up after Redis was flushed"),)
