@@ -117,6 +117,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         health: `address:port` of `/healthz`, `/readyz` and `/metrics`; port 0 is chosen by the system.
         log_level: what is logged.
         log_format: `json` for machines, `console` for people.
+        input_log: file for what the service's machines are told, so that their decisions can be made again; none.
         times: overrides of rows of the table of times.
     """
 
@@ -128,6 +129,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     health: str = "127.0.0.1:0"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
+    input_log: Path | None = None
     times: Times = Times()
 
     @property

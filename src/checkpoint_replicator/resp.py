@@ -1,5 +1,6 @@
 """The protocol of Redis, version 2, as people's answers are read from it: what `redis-cli` tells apart stays apart."""
 
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -14,6 +15,7 @@ MAX_LINE: Final = 1 << 16
 MAX_BULK: Final = 512 << 20
 """Longest string that a server may hold by default."""
 MAX_DEPTH: Final = 32
+_NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -73,6 +75,8 @@ def read_reply(source: Source, depth: int = 0) -> Reply:
             return None if size == -1 else _bulk(source, size)
         case b"*" if depth < MAX_DEPTH:
             size = _number(text)
+            if size < -1:
+                raise ProtocolError(f"expected an array of 0 or more elements, found {size}")
             return None if size == -1 else [read_reply(source, depth + 1) for _ in range(size)]
         case _:
             raise ProtocolError(f"expected an answer of protocol 2, found {line[:40]!r}")
@@ -90,7 +94,6 @@ def _bulk(source: Source, size: int) -> bytes:
 
 
 def _number(text: bytes) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ProtocolError(f"expected a number, found {text[:40]!r}") from error
+    if _NUMBER.fullmatch(text) is None:
+        raise ProtocolError(f"expected a number, found {text[:40]!r}")
+    return int(text)

@@ -44,12 +44,19 @@ class Protection(StrEnum):
 
 
 class NodeStatus(Status, frozen=True, kw_only=True):
-    """One rank: who holds it and how it is."""
+    """One rank: who holds it and how it is.
+
+    Attributes:
+        generations: how many saves with the copies for others fit its ramdisk, two being needed; None: not known yet.
+        faults: what it could not do as wished.
+    """
 
     rank: int
     host: str = ""
     state: str = "unknown"
     reason: str = ""
+    generations: int | None = None
+    faults: tuple[str, ...] = ()
 
 
 class SaveStatus(Status, frozen=True, kw_only=True):
@@ -143,7 +150,10 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     members = {member.rank: member.host for member in epoch.members} if epoch else {}
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
-    nodes = tuple(_node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank))) for rank in ranks)
+    nodes = tuple(
+        _node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
+        for rank in ranks
+    )
     names = sorted(hashes.get("steps", {}), key=parse_save)
     saves = tuple(_save(name, hashes.get(f"step:{name}", {}), view.keep) for name in names)
     committed = view.keep.upto if view.keep else None
@@ -186,12 +196,28 @@ def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
     return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
 
 
-def _node(rank: Rank, host: Host, alive: str | None) -> NodeStatus:
+def _node(rank: Rank, host: Host, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:
     if alive is None:
         return NodeStatus(rank=rank, host=host)
+    room = from_json(_Room, fields["room"], f"node:{rank} room") if fields.get("room") else _Room()
+    faults = from_json(list[str], fields["faults"], f"node:{rank} faults") if fields.get("faults") else []
     found = from_json(_Alive, alive, f"alive {rank}")
     reason = found.reason or ("" if found.state == "ok" else f"last report {found.age:.0f} s ago")
-    return NodeStatus(rank=rank, host=host, state=found.state, reason=reason)
+    return NodeStatus(
+        rank=rank,
+        host=host,
+        state=found.state,
+        reason=reason,
+        generations=room.generations if room.needed else None,
+        faults=tuple(faults),
+    )
+
+
+class _Room(msgspec.Struct, frozen=True):
+    """What stands in `…:node:<rank>` of its ramdisk."""
+
+    generations: int = 0
+    needed: int = 0
 
 
 class _Alive(msgspec.Struct, frozen=True):

@@ -120,6 +120,18 @@ def test_s03_a_peer_without_room_means_no_commit_anywhere_and_one_more_incomplet
     assert bench.view(nodes[0]).keep is None or bench.view(nodes[0]).keep.upto is None  # type: ignore[union-attr]
 
 
+def test_s12_a_commit_deletes_nothing_while_a_member_has_not_told_all_that_it_holds() -> None:
+    bench, nodes = running(3)
+    first = commit(bench, nodes, 1)
+    nodes[2].complete = False  # it still scans and hashes
+    commit(bench, nodes, 2)
+    bench.run(60)
+    assert {str(tag.save) for node in nodes for tag in node.held} == {str(first), "1.2"}
+    nodes[2].complete = True
+    bench.run(3)
+    assert {str(tag.save) for node in nodes for tag in node.held} == {"1.2"}
+
+
 def test_s17_three_laggards_are_dead_stuck_and_slow_and_only_the_dead_one_is_lost() -> None:
     bench, nodes = running(4)
     commit(bench, nodes, 1)

@@ -3,6 +3,7 @@
 import pytest
 
 from checkpoint_replicator.ids import Rank
+from checkpoint_replicator.messages import Room
 from checkpoint_replicator.placement import place
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.yaml import Accepted, read_session
@@ -162,7 +163,7 @@ def test_fault_7_a_node_whose_ramdisk_is_full_says_so_and_goes_on(shell: Watcher
     shell.disk.save(1)
     shell.scan()
     shell.hold = (AppendErrors,)  # no room for the line either
-    shell.disk.room = shell.disk.room.__class__(size=10, free=0)
+    shell.disk.room = Room(size=10, free=0)
     shell.disk.save(2, "x" * 9)
     shell.scan()
     shell.wait(2)
@@ -170,6 +171,22 @@ def test_fault_7_a_node_whose_ramdisk_is_full_says_so_and_goes_on(shell: Watcher
     assert [(fault.kind, fault.save.step) for fault in shell.report.faults if fault.save] == [("skipped", 2)]
     assert shell.machine.running
     assert open_session(shell)
+
+
+def test_s52_of_64_mib_for_shards_of_20_and_two_copies_the_alarm_comes_with_the_first_save(shell: WatcherShell) -> None:
+    mib = 1 << 20
+    run_fresh(shell, nodes=3, peers_per_node=2)
+    shell.disk.room = Room(size=64 * mib, free=64 * mib)
+    shell.disk.save(1, "x" * 20 * mib)
+    shell.scan()
+    shell.scan()
+    shell.wait(2)
+    (fault,) = [fault for fault in shell.report.faults if fault.kind == "undersized"]
+    assert shell.report.room is not None
+    assert shell.report.room.needed == 142 * mib  # 2 generations x (1 own + 2 copies) x 20 MiB, and a tenth of it own
+    assert fault.reason.startswith(f"the ramdisk has {64 * mib} bytes; two saves and 2 copies for others of each need ")
+    assert fault.reason in shell.disk.files["replicator.errors"]
+    assert "replicator.failed" not in shell.disk.files
 
 
 def test_s26_what_cannot_be_saved_stops_no_trainer(shell: WatcherShell) -> None:

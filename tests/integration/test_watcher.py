@@ -15,6 +15,7 @@ from checkpoint_replicator.ids import Epoch, Step
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.records import Outcome, ShardPlan
 from checkpoint_replicator.save import Save
+from checkpoint_replicator.times import Times
 from support.eventually import eventually
 from support.watcher_process import JOB, Conductor, WatcherProcess, conducting, until, write_yaml
 
@@ -317,6 +318,41 @@ async def test_law_3_kill_9_at_any_moment_loses_no_save(watcher: WatcherProcess,
         for held in conductor.report.held:
             assert (watcher.root / f"{held.tag.address}.data").read_bytes() == contents[held.tag.save.step]
         assert not list((watcher.root / ".replicator" / "claims").rglob("*.save"))
+
+
+async def test_s113_a_node_reports_and_hears_a_stop_while_it_hashes_a_gigabyte(
+    watcher: WatcherProcess, redis_url: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with conducting(redis_url) as conductor:
+        watcher.start()
+        await conductor.run_fresh(watcher)
+        gaps, count, heard = [0.0], len(conductor.reports), loop.time()
+
+        def hashed() -> bool:
+            nonlocal count, heard
+            if len(conductor.reports) > count:
+                gaps.append(loop.time() - heard)
+                count, heard = len(conductor.reports), loop.time()
+            return steps(conductor) == [1]
+
+        big(watcher.root, 1)
+        await eventually(hashed, 60)
+        assert max(gaps) < Times().suspect  # nobody takes it for dead
+        big(watcher.root, 2)
+        await conductor.hears(lambda report: report.saving)
+        assert watcher.stop() == 0
+        watcher.start()
+        await conductor.hears(lambda _: steps(conductor) == [1, 2], 60)
+
+
+def big(root: Path, step: int) -> None:
+    """Save a GiB that takes no room: a hole with another beginning each time."""
+    name = f"{JOB}-s{step}-n0-w0.save"
+    with (root / f"{name}.tmp").open("wb") as file:
+        file.write(b"%d" % step)
+        file.truncate(1 << 30)
+    (root / f"{name}.tmp").rename(root / name)
 
 
 async def test_without_redis_a_yaml_is_consumed_late_and_fails_with_its_address(tmp_path: Path) -> None:

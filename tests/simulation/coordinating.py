@@ -40,6 +40,8 @@ __all__ = ["Coordinating"]
 
 POLL: Final = 1.0
 """Seconds between two looks whether the job is known."""
+NEVER: Final = float("-inf")
+SILENCE: Final = 0.8
 
 
 class Coordinating(Process):
@@ -49,6 +51,9 @@ class Coordinating(Process):
         super().__init__(world, f"{name}.{job}", Host(name), skew)
         self.job = job
         self.machine: CoordinatorMachine | None = None
+        self.heard: dict[Host, float] = {}
+        self.missed: dict[Host, float] = {}
+        """When a host was heard again after it may have counted as lost."""
         self.witnessed: dict[str, bool] = {}
         """Sessions of which a report came in this tenure, and whether a complete one."""
 
@@ -62,9 +67,20 @@ class Coordinating(Process):
         heard = self.machine.desk.hearing.voices if self.machine is not None else {}
         return frozenset(heard) | frozenset(self.world.redis.model.hosts())
 
+    def silent(self, host: Host, part: float) -> bool:
+        """Whether a host said nothing for this part of the time after which it is lost, or did so a moment ago."""
+        now, lost = self.world.now, self.world.times.lost
+        return now - self.heard.get(host, NEVER) > part * lost
+
+    def counts(self, host: Host) -> bool:
+        """Whether a host must have counted as there when a write was decided that comes to Redis now."""
+        return not self.silent(host, SILENCE) and self.world.now - self.missed.get(host, NEVER) > self.world.times.lost
+
     def boot(self) -> None:
         self.machine = None
         self.witnessed.clear()
+        self.heard.clear()
+        self.missed.clear()
         self.soon(0.0, self._look)
 
     def _look(self) -> None:
@@ -75,21 +91,24 @@ class Coordinating(Process):
             known = self.job in world.redis.model.jobs()
             return self._open if known else lambda: self.soon(POLL, self._look)
 
-        world.redis.ask(self, there, lambda _: self.soon(POLL, self._look))
+        world.redis.ask(self, there, lambda _: self.soon(POLL, self._look), writes=False)
 
     def _open(self) -> None:
         world = self.world
+        me = Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name)
+        options = Options(backup=world.root)
         self.machine = CoordinatorMachine(
             self.job,
-            Lease(incarnation=self.incarnation, token=0, host=self.host, reports=self.name, beacons=self.name),
+            me,
             times=world.times,
-            options=Options(backup=world.root),
-            new_id=world.new_id,
-            chance=world.chance.random,
+            options=options,
+            new_id=world.inputs.drawing(world.new_id),
+            chance=world.inputs.drawing(world.chance.random),
         )
+        decides = world.inputs.of("coordinator", self.machine, job=self.job, me=me, times=world.times, options=options)
         self._lane = Lane(self, world.redis)
         self._renewals = Lane(self, world.redis)
-        self._engine: Engine[Event, Effect] = Engine(self, self.machine, self.perform)
+        self._engine: Engine[Event, Effect] = Engine(self, decides, self.perform)
         self._engine.sleep()
 
     def hear(self, sender: Party, report: NodeReport) -> None:
@@ -97,6 +116,9 @@ class Coordinating(Process):
         machine = self.machine
         if machine is None or (not machine.active and machine.lease is None):
             return
+        if self.silent(sender.host, SILENCE):
+            self.missed[sender.host] = self.world.now
+        self.heard[sender.host] = self.world.now
         if report.session is not None:
             known = self.witnessed.get(report.session.id, False)
             self.witnessed[report.session.id] = known or report.complete
@@ -178,4 +200,4 @@ class Coordinating(Process):
             if name != "release":
                 self._engine.take(StoreFailed(name, reason))
 
-        lane.put(call, failed)
+        lane.put(call, failed, writes=name not in {"snapshot", "hosts"})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 __all__ = ["Faults"]
+
+DAY: Final = 86400.0
+PAUSES: Final = (1.0, 5.0, 12.0, 12.0, 30.0, 60.0)
+"""Past every time-out: of a connection, a lease, a life, a rendezvous."""
 
 
 class Faults:
@@ -55,7 +59,12 @@ class Faults:
             (self._flush, 1),
             (self._save_redis, 1),
             (self._set_redis_back, 1),
+            (self._restrict_redis, 1),
+            (self._jump, 1),
             (self._stop_bucket, 1),
+            (self._forbid_bucket, 1),
+            (self._slow_bucket, 1),
+            (self._vanish, 1),
             (self._cut_off, 2),
             (self._kill_trainer, 2),
             (self._restart_job, 2),
@@ -72,7 +81,7 @@ class Faults:
         world = self.world
         self._over = True
         world.network.calm()
-        world.redis.doubt, world.redis.down = 0.0, False
+        world.redis.doubt, world.redis.down, world.redis.read_only = 0.0, False, ""
         world.bucket.calm()
         world.doom_rate = 0.0
         world.log("faults", "over")
@@ -148,11 +157,11 @@ class Faults:
         self._crash(self.chance.choice(self.world.coordinators))
 
     def _pause(self) -> None:
-        self.chance.choice(self._node().processes).pause(self.chance.choice((1.0, 5.0, 12.0)))
+        self.chance.choice(self._node().processes).pause(self.chance.choice(PAUSES))
 
     def _pause_coordinator(self) -> None:
         self.world.hits["coordinator paused"] += 1
-        self.chance.choice(self.world.coordinators).pause(self.chance.choice((2.0, 7.0, 9.0)))
+        self.chance.choice(self.world.coordinators).pause(self.chance.choice((2.0, 7.0, 9.0, 25.0)))
 
     # ---- ramdisks
 
@@ -236,6 +245,20 @@ class Faults:
         self.world.log(node.host, "spoiled", address[:13])
         self.world.hits["copy spoiled"] += 1
 
+    def _vanish(self) -> None:
+        """Somebody removes a shard's bytes by hand."""
+        disk = self._node().disk
+        if not disk.shards:
+            return
+        address = self.chance.choice(list(disk.shards))
+        if address in disk.readers or (disk.session is not None and disk.session.state is SessionState.OPEN):
+            return
+        del disk.shards[address]
+        for name in [name for name, given in disk.given.items() if given == address]:
+            del disk.given[name]
+        disk.changes += 1
+        self.world.hits["copy vanished"] += 1
+
     # ---- the world outside
 
     def _stop_redis(self) -> None:
@@ -269,10 +292,43 @@ class Faults:
 
         self._later(1.0, 15.0, back)
 
+    def _restrict_redis(self) -> None:
+        """It refuses writes: it became a replica, or its memory is full."""
+        redis = self.world.redis
+        redis.read_only = self.chance.choice(("READONLY", "OOM", "LOADING"))
+
+        def back() -> None:
+            redis.read_only = ""
+
+        self._later(1.0, self.chance.choice((4.0, 15.0)), back)
+
+    def _jump(self) -> None:
+        """Another machine serves Redis, whose clock is off."""
+        self.world.redis.jump(self.chance.choice((-DAY, -60.0, 60.0, DAY)))
+        self.world.hits["clock of Redis jumped"] += 1
+
+    def _forbid_bucket(self) -> None:
+        self.world.bucket.forbidden = True
+
+        def back() -> None:
+            self.world.bucket.forbidden = False
+
+        self._later(1.0, 15.0, back)
+
+    def _slow_bucket(self) -> None:
+        """Orders take long, and listings show the past."""
+        bucket, chance = self.world.bucket, self.chance
+        bucket.slow, bucket.late = chance.choice((1.0, 8.0, 50.0)), chance.choice((0.0, 2.0, 5.0))
+
+        def back() -> None:
+            bucket.slow, bucket.late = 1.0, 0.0
+
+        self._later(3.0, 25.0, back)
+
     def _cut_off(self) -> None:
         """One path breaks, or all of a host, or the hosts fall apart in two."""
         chance, network = self.chance, self.world.network
-        names = [*self.world.hosts, *{one.host for one in self.world.coordinators}, REDIS]
+        names = [*self.world.hosts, *sorted({one.host for one in self.world.coordinators}), REDIS]
         some = frozenset(chance.sample(names, chance.randint(1, max(1, len(names) // 2))))
         one = frozenset({self._node().host})
         path = chance.choice(list(Path))

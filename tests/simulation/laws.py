@@ -87,6 +87,9 @@ class Laws:
         """Redis gave the lease."""
         if self.last_holder not in {"", process.name} and self.training.running:
             self.world.hits["take-over while training"] += 1
+        others = [one for one in self.world.coordinators if one.job == self.job and one is not process]
+        if any(one.machine is not None and one.machine.lease is not None and one.paused for one in others):
+            self.world.hits["take-over with a paused leader"] += 1
         self.last_holder = process.name
 
     def written(self, process: "Coordinating", changes: Sequence[Change]) -> None:
@@ -104,7 +107,7 @@ class Laws:
             if view.epoch.released and view.epoch.members:
                 self.released[view.epoch.number].append(view.epoch)
         for key in steps:
-            self._step(key)
+            self._step(process, key)
         if view.restore is not None and view.restore.stamp not in self.decisions:
             self.decisions[view.restore.stamp] = view.restore
             self._decided(process, view.restore)
@@ -112,7 +115,7 @@ class Laws:
             self.keeps[view.keep.stamp] = view.keep
             self._kept(process, view.keep)
 
-    def _step(self, key: str) -> None:
+    def _step(self, process: "Coordinating", key: str) -> None:
         fields = self.world.redis.model._hashes.get(f"ckpt:{{{self.job}}}:{key}", {})
         if fields.get("state") != SaveState.COMMITTED:
             return
@@ -124,7 +127,7 @@ class Laws:
             for name, text in fields.items()
             if name.startswith("n") and "/w" in name
         }
-        shape = from_json(Shape, fields["shape"], key)
+        shape = from_json(Shape, fields["shape"], key) if "shape" in fields else self.shapes[save]  # see below
         wanted = set(shards_of(shape))
         restored = fields.get("reason") == "restored"
         if restored:  # a missing rank was given what its twin saved
@@ -139,18 +142,17 @@ class Laws:
             if self.truth.get((save, shard)) != address:
                 raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
             hosts = self.named_on[save, shard, address]
-            least = 1 if restored else 1 + self._required(shape)
+            least = 1 if restored else 1 + self._required(process, shape)
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
         self.world.hits["save committed"] += 1
 
-    def _required(self, shape: Shape) -> int:
-        """Copies beside the own one that nobody may do without: those that were asked, while no host was away."""
-        world = self.world
-        if any(world.now < host.watching.away_until for host in world.hosts.values()):
-            return 0
-        return min(self.training.peers, shape.nodes - 1)
+    def _required(self, process: "Coordinating", shape: Shape) -> int:
+        """Copies beside the own one that nobody may do without: those asked for, as far as hosts were there."""
+        members = self.epoch.members if self.epoch is not None else ()
+        present = sum(process.counts(member.host) for member in members)
+        return max(0, min(self.training.peers, shape.nodes - 1, present - 1))
 
     # ---- 3: crash
 
@@ -182,33 +184,69 @@ class Laws:
         )
 
     def restorable(self, save: Save) -> bool:
-        """Whether a save is whole over all disks and backups."""
+        """Whether a save is whole over all disks and backups: bytes that stand under its own names."""
         if save in self.backed_up:
             return True
-        disks = [host.disk for host in self.world.hosts.values()]
-        return all(
-            any(address in disk.shards and address not in disk.spoiled for disk in disks)
-            for address in self.committed[save].values()
-        )
+        shards = self.committed[save]
+        found: set[ShardKey] = set()
+        for host in self.world.hosts.values():
+            disk = host.disk
+            found.update(
+                tag.key
+                for tag in disk.sidecars
+                if tag.save == save
+                and tag.job == self.job
+                and shards.get(tag.key) == tag.address
+                and tag.address in disk.shards
+                and tag.address not in disk.spoiled
+            )
+        return len(found) == len(shards)
 
     # ---- decisions
 
     def _decided(self, process: "Coordinating", record: RestoreRecord) -> None:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
+        self._seldom(record)
         if record.outcome is Outcome.NONE:
             witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
                 fence = host.disk.fences.get(self.job)
                 if host.host in witnesses and fence is not None and fence.committed is not None:
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
-            if self.backed_up:
+            if self.backed_up and world.now - world.bucket.late_at > world.times.rendezvous:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
         if record.outcome is Outcome.RESTORE and self.committed and record.save is not None:
             newest = max(self.committed)
             known = {rejected.save for rejected in record.rejected}
             if record.save < newest and newest not in known and self.restorable(newest):
                 raise LawBrokenError(10, f"{record.save} was chosen over {newest} without a reason")
+
+    def _seldom(self, record: RestoreRecord) -> None:
+        """Count decisions that are not often taken."""
+        hits, save = self.world.hits, record.save
+        before = [one.outcome for one in self.decisions.values()][:-1]
+        if record.outcome is Outcome.LOST and Outcome.UNKNOWN in before:
+            hits["lost told from unknown"] += 1
+        if record.outcome is Outcome.RESTORE and Outcome.UNKNOWN in before:
+            hits["found what was not known"] += 1
+        if save is None:
+            return
+        disks = [host.disk for host in self.world.hosts.values()]
+        for rejected in record.rejected:
+            names = {address for (one, _), address in self.truth.items() if one == rejected.save}
+            if rejected.save in self.committed:
+                hits["fell back past a committed save"] += 1
+            if any(names & disk.spoiled for disk in disks):
+                hits["fell back past a corrupt newest"] += 1
+        if save not in self.committed:
+            hits["restored what was not committed"] += 1
+        if self.shapes.get(save, self.training.shape) != self.training.shape:
+            hits["restored by another shape"] += 1
+        if "without an answer of" in record.reason:
+            hits["restored although a witness is silent"] += 1
+        if any(one.disk.shards and one not in self.training.homes.values() for one in self.world.hosts.values()):
+            hits["restored beside a host without a rank"] += 1
 
     def _kept(self, process: "Coordinating", keep: KeepList) -> None:
         """A keep list is made from a complete view, and never lets go what was committed last."""
@@ -270,6 +308,8 @@ class Laws:
             key = ShardKey(record.spec.rank, worker)
             if address is None or address not in self._right(save, key, record.spec.shape):
                 raise LawBrokenError(1, f"{host} gets other bytes of {key} of {save} than were saved")
+            if address != self.truth.get((save, key)):
+                self.world.hits["twin served a missing rank"] += 1
             content = watching.node.disk.shards.get(address)
             if content is None:
                 raise LawBrokenError(9, f"{host} publishes {name}, whose data is not there")

@@ -95,8 +95,12 @@ class Redis:
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.model = StoreModel(lambda: world.now + 1_700_000_000)
+        self.model = StoreModel(lambda: world.now + 1_700_000_000 + self.shift)
+        self.shift = 0.0
+        """How far its clock is off."""
         self.down = False
+        self.read_only = ""
+        """Why writes are refused; empty while they are not."""
         self.doubt = 0.0
         """Chance that a call fails, done or not."""
         self._saved: dict[str, object] | None = None
@@ -110,7 +114,13 @@ class Redis:
         for part, value in copy.deepcopy(self._saved or {part: {} for part in PARTS}).items():
             setattr(self.model, part, value)
 
-    def ask(self, process: Process, call: Request, failed: Callable[[str], None]) -> None:
+    def jump(self, seconds: float) -> None:
+        """Go on with a clock that is off: what has a time to live keeps what it has left."""
+        self.shift += seconds
+        for key in self.model._expires:
+            self.model._expires[key] += seconds
+
+    def ask(self, process: Process, call: Request, failed: Callable[[str], None], *, writes: bool = True) -> None:
         """Have a request travel there, be done, and its answer come back to this life of the process."""
         chance = self.world.chance
 
@@ -118,6 +128,10 @@ class Redis:
             slow = chance.uniform(0.2, 1.5)
             if self.down or not self.world.network.reaches(Path.REDIS, process.host, REDIS):
                 process.soon(slow, lambda: failed("Redis is away"))
+                return
+            if writes and self.read_only:
+                self.world.hits["write to a read-only Redis"] += 1
+                process.soon(chance.uniform(0.0005, 0.005), lambda: failed(self.read_only))
                 return
             doubt = chance.random() < self.doubt
             if doubt and chance.random() < 0.5:  # it never came there
@@ -140,19 +154,19 @@ class Lane:
     def __init__(self, process: Process, redis: Redis) -> None:
         self._process = process
         self._redis = redis
-        self._queue: deque[tuple[Request, Callable[[str], None]]] = deque()
+        self._queue: deque[tuple[Request, Callable[[str], None], bool]] = deque()
         self._busy = False
 
-    def put(self, call: Request, failed: Callable[[str], None]) -> None:
+    def put(self, call: Request, failed: Callable[[str], None], *, writes: bool = True) -> None:
         """Ask, when those before are answered."""
-        self._queue.append((call, failed))
+        self._queue.append((call, failed, writes))
         self._next()
 
     def _next(self) -> None:
         if self._busy or not self._queue:
             return
         self._busy = True
-        call, failed = self._queue.popleft()
+        call, failed, writes = self._queue.popleft()
 
         def over(then: Callable[[], None]) -> None:
             self._busy = False
@@ -163,4 +177,4 @@ class Lane:
             answer = call()
             return lambda: over(answer)
 
-        self._redis.ask(self._process, there, lambda reason: over(lambda: failed(reason)))
+        self._redis.ask(self._process, there, lambda reason: over(lambda: failed(reason)), writes=writes)

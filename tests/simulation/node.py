@@ -18,12 +18,13 @@ __all__ = ["Node"]
 class Node:
     """A machine; what is on its ramdisk goes with `wipe`."""
 
-    def __init__(self, world: "World", host: Host, size: int, skew: float) -> None:
+    def __init__(self, world: "World", host: Host, size: int, inodes: int, skew: float) -> None:
         self.world = world
         self.host = host
         self.size = size
+        self.inodes = inodes
         self.skew = skew
-        self.disk = Ramdisk(size)
+        self.disk = Ramdisk(size, entries_limit=inodes)
         self.replaced = 0
         self.watching = Watching(world, self)
         self.transferring = Transferring(world, self)
@@ -46,6 +47,6 @@ class Node:
     def wipe(self) -> None:
         """Lose the machine: processes and ramdisk; a new one takes its name."""
         self.crash()
-        self.disk = Ramdisk(self.size)
+        self.disk = Ramdisk(self.size, entries_limit=self.inodes)
         self.replaced += 1
         self.world.log(self.host, "wiped")

@@ -16,6 +16,8 @@ Event = TypeVar("Event")
 Effect = TypeVar("Effect")
 Event_contra = TypeVar("Event_contra", contravariant=True)
 Effect_co = TypeVar("Effect_co", covariant=True)
+SUPERVISED = (0.2, 4.0)
+"""Seconds after which a process that ended by itself is started again, least and most."""
 LEAST_NAP = 0.001
 """Seconds that a loop takes at least, so that a machine that is always due does not stop the clock."""
 
@@ -50,8 +52,6 @@ class Process:
         self.life = 0
         self.running = False
         self.paused_until = 0.0
-        self.away_until = 0.0
-        """Until when others may take it for lost: it was away, and some time has passed since."""
         self._backlog: list[Callable[[], None]] = []
         self.incarnation = Incarnation("")
 
@@ -108,6 +108,9 @@ class Process:
             action()
         except KilledError:
             self.crash()
+            life = self.life
+            pause = self.world.chance.uniform(*SUPERVISED)
+            self.world.timeline.after(pause, lambda: self.start() if self.life == life else None)
 
     def boot(self) -> None:
         """Begin a life with nothing but the disk."""

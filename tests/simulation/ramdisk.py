@@ -22,9 +22,13 @@ from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
 from checkpoint_watcher.snapshot import Found, Snapshot, YamlIdentity, YamlSeen
 from simulation.content import Content, fits
 
-__all__ = ["Ramdisk", "TornError"]
+__all__ = ["INODES", "Ramdisk", "TornError", "entries"]
 
 INODES = 1 << 20
+NAMES = 2
+"""Inodes of one name: a sidecar and a `.meta`."""
+TREE = 1
+PARTIAL = 4
 
 
 class TornError(Exception):
@@ -45,6 +49,8 @@ class Ramdisk:
 
     Attributes:
         size: bytes in all.
+        entries_limit: inodes in all.
+        resumed: how often a partial was opened that held something.
         given: every shard that ever got a name here, with its address; the product's own deletions leave it.
         spoiled: addresses whose bytes a fault changed.
         proven: addresses that were verified since the session in `session` opened.
@@ -65,6 +71,8 @@ class Ramdisk:
     given: dict[tuple[Job, Save, ShardKey], Address] = field(default_factory=dict)
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
+    entries_limit: int = INODES
+    resumed: int = 0
     inodes: int = 0
     changes: int = 0
 
@@ -96,10 +104,18 @@ class Ramdisk:
         """Bytes left."""
         return self.size - self.used
 
+    @property
+    def entries_free(self) -> int:
+        """Inodes left."""
+        kept = sum(entries(content.tree) + TREE for content in self.shards.values())
+        coming = sum(entries(partial.tree) + PARTIAL for partial in self.partials.values())
+        fresh = sum(entries(content.tree) + TREE for _, content in (*self.public.values(), *self.claims.values()))
+        return self.entries_limit - kept - coming - fresh - NAMES * len(self.sidecars)
+
     def snapshot(self) -> Snapshot:
         """Scan."""
         finished = sorted((found for found, _ in self.public.values()), key=lambda found: (found.step, found.worker))
-        room = Room(size=self.size, free=self.free, inodes=INODES, inodes_free=INODES)
+        room = Room(size=self.size, free=self.free, inodes=self.entries_limit, inodes_free=self.entries_free)
         return Snapshot(yaml=self.yaml, finished=tuple(finished), room=room)
 
     # ---- names
@@ -107,6 +123,10 @@ class Ramdisk:
     def held(self) -> tuple[Held, ...]:
         """The inventory, by stat only: spoiled bytes stand as well."""
         return tuple(held for tag, held in sorted(self.sidecars.items()) if tag.address in self.shards)
+
+    def fallen(self) -> tuple[Tag, ...]:
+        """What has a name and no bytes."""
+        return tuple(tag for tag in sorted(self.sidecars) if tag.address not in self.shards)
 
     def name(self, content: Content | None, tags: Iterable[Tag], *, own: bool) -> str:
         """Give names to a whole shard, or more names to one that stands; returns why not."""
@@ -161,6 +181,8 @@ class Ramdisk:
             case do.NameShard(claim, tag):
                 if claim.name not in self.claims:
                     return did.SaveGone(claim, "the claim is gone")
+                if self.entries_free < NAMES:
+                    return did.NamingFailed(claim, tag, "no inode is left")
                 fault = self.name(self.claims[claim.name][1], (tag,), own=True)
                 if fault:
                     return did.HashFailed(claim, "refused", fault)
@@ -169,7 +191,7 @@ class Ramdisk:
             case do.DropClaim(claim):
                 self.claims.pop(claim.name, None)
             case do.TakeInventory():
-                return did.InventoryTaken(self.held())
+                return did.InventoryTaken(self.held(), self.fallen())
             case do.MarkCommitted(job, save):
                 for tag, held in self.sidecars.items():
                     if tag.job == job and tag.save == save:
@@ -260,7 +282,9 @@ class Ramdisk:
     def begin(self) -> did.Started:
         """What a new life of the watcher finds."""
         claims = tuple(claim for claim, _ in self.claims.values())
-        return did.Started(session=self.session, fences=dict(self.fences), held=self.held(), claims=claims)
+        return did.Started(
+            session=self.session, fences=dict(self.fences), held=self.held(), fallen=self.fallen(), claims=claims
+        )
 
     # ---- the transfer's effects
 
@@ -290,6 +314,8 @@ class Ramdisk:
             self.partials[address] = Partial(tree)
         partial = self.partials[address]
         self.readers.add(address)
+        if partial.leaves:
+            self.resumed += 1
         marks = LeafSet(bytes(number in partial.leaves for number in range(partial.tree.leaves)))
         return receiving.PartialOpened(sizes_of(partial.tree), marks)
 
@@ -298,6 +324,10 @@ class Ramdisk:
         for idle in [idle for idle in self.partials if idle not in self.readers and idle not in busy]:
             if self.free < reserve:
                 del self.partials[idle]
+
+    def _fits(self, tree: Tree, effect: to_do.OpenPartial) -> bool:
+        size, inodes = (effect.reserve.size, effect.reserve.inodes) if effect.reserve is not None else (0, 0)
+        return self.free >= tree.size + size and self.entries_free >= entries(tree) + PARTIAL + inodes
 
     def store(self, effect: to_do.StoreLeaves) -> receiving.ReceiverEvent:
         """Verify leaves and write the good ones."""
@@ -375,6 +405,11 @@ class OpenShard:
         data = self._content.leaves[number]
         buffer[: len(data)] = data
         return len(data)
+
+
+def entries(tree: Tree) -> int:
+    """Return the inodes of a shard: its files, and the directory that holds them."""
+    return tree.leaves + (tree.address[0] == "D")
 
 
 def sizes_of(tree: Tree) -> list[int]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from checkpoint_replicator.inputlog import InputLog
 from simulation.faults import Faults
 from simulation.laws import LawBrokenError
 from simulation.ramdisk import TornError
@@ -30,9 +31,17 @@ class Played:
     without: frozenset[str]
 
 
-def play(seed: int, tell: Callable[[str], None] | None = None, without: frozenset[str] = frozenset()) -> Played:
-    """Play a seed, perhaps without some of its troubles; other events may then come in another order."""
-    world = World(seed, tell)
+def play(
+    seed: int,
+    tell: Callable[[str], None] | None = None,
+    without: frozenset[str] = frozenset(),
+    inputs: InputLog | None = None,
+) -> Played:
+    """Play a seed, perhaps without some of its troubles; other events may then come in another order.
+
+    `inputs` takes what every machine is told.
+    """
+    world = World(seed, tell, inputs)
     faults = Faults(world, without)
     error: AssertionError | None = None
     try:

@@ -9,6 +9,7 @@ from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.shape import Shape
 from simulation.content import Content, make
 from simulation.laws import Laws
+from simulation.ramdisk import entries
 
 if TYPE_CHECKING:
     from simulation.node import Node
@@ -84,6 +85,7 @@ class Trainer:
                 if len(self.taken) == self.training.workers:
                     self._begin()
                 elif world.now - self.since > world.times.client:
+                    self.world.hits["trainer timed out"] += 1
                     self.enter(Stage.DEAD, "timed out")
             case _:
                 pass
@@ -118,7 +120,7 @@ class Trainer:
         for worker in range(training.workers):
             key = ShardKey(self.rank, Worker(worker))
             content = training.content(key)
-            if self.node.disk.free < content.size:
+            if self.node.disk.free < content.size or self.node.disk.entries_free < entries(content.tree) + 1:
                 world.hits["save had no room"] += 1
                 self.enter(Stage.DEAD, "the ramdisk is full")
                 return
@@ -306,6 +308,7 @@ class Training:
 
             def save(one: Trainer = trainer) -> None:
                 if one.stage is Stage.RUNNING and (turn == self._stepping or self.world.now < one.until < FOREVER):
+                    self.world.hits["saved after its fellows died"] += turn != self._stepping
                     one.save(step)
                     if self.trainers.get(one.rank) is one:
                         self._stop_if_dead(one)

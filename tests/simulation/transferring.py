@@ -41,8 +41,12 @@ class Transferring(Process):
         self.peer = Peer(host=self.host, incarnation=self.incarnation, control=name, leaves=(name,))
         local = Peer(host=self.host, incarnation=self.incarnation, control="local", leaves=("local",))
         limits = Limits(report_gap=times.report_gap, report=times.orders)
-        self.machine = TransferMachine(self.peer, local, limits, patience_of(times))
-        self._engine: Engine[do.TransferEvent, do.TransferEffect] = Engine(self, self.machine, self.perform)
+        patience = patience_of(times)
+        self.machine = TransferMachine(self.peer, local, limits, patience)
+        decides = self.world.inputs.of(
+            "transfer", self.machine, me=self.peer, local=local, limits=limits, patience=patience
+        )
+        self._engine: Engine[do.TransferEvent, do.TransferEffect] = Engine(self, decides, self.perform)
         self._engine.sleep()
 
     def bury(self) -> None:
@@ -107,8 +111,10 @@ class Transferring(Process):
 
     def _open_partial(self, effect: do.OpenPartial) -> object:
         disk = self.node.disk
-        fresh = effect.address not in disk.partials
+        fresh, before = effect.address not in disk.partials, disk.resumed
         answer = disk.open_partial(effect)
+        if disk.resumed > before:
+            self.world.hits["partial went on"] += 1
         if fresh and effect.reserve is not None and effect.address in disk.partials:
             self.world.court.copy_admitted(self)
         return answer

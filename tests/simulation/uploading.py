@@ -52,7 +52,11 @@ class Uploading(Process):
         )
         self._cancelled: set[tuple[Job, str]] = set()
         self._shards: dict[reading.ShardId, BackupShard] = {}
-        self._orders: Engine[Event, Effect] = Engine(self, Uploader(self.world.root, limits), self.perform)
+        self._orders: Engine[Event, Effect] = Engine(
+            self,
+            self.world.inputs.of("uploader", Uploader(self.world.root, limits), root=self.world.root, limits=limits),
+            self.perform,
+        )
         self._reads: Engine[reading.HolderEvent, reading.HolderEffect] = Engine(
             self, reading.Holder(reading.Bounds()), self.serve
         )
@@ -71,8 +75,9 @@ class Uploading(Process):
         match effect:
             case Begin():
                 self._cancelled.discard((effect.job, effect.order.id))
-                self.soon(self.world.chance.uniform(0.05, 1.0), lambda: self._carry_out(effect))
+                self.soon(self.world.chance.uniform(0.05, self.world.bucket.slow), lambda: self._carry_out(effect))
             case Cancel(job, ident):
+                self.world.hits["backup order cancelled"] += 1
                 self._cancelled.add((job, ident))
             case Report(job, report):
                 watching = self.node.watching
@@ -80,6 +85,7 @@ class Uploading(Process):
                     Path.LOCAL, self, watching, partial(watching.hear_uploader, self.me, job, report)
                 )
             case Quit():
+                self.world.hits["uploader quit a stuck call"] += 1
                 raise KilledError
 
     def _carry_out(self, effect: Begin) -> None:

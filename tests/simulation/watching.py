@@ -48,8 +48,11 @@ class Watching(Process):
         self._registering = False
         self._registration: do.Register | None = None
         self._scanning = False
-        self.machine = WatcherMachine(self.host, self.incarnation, world.times, world.new_id, world.root)
-        self._engine: Engine[did.Event, do.Effect] = Engine(self, self.machine, self.perform)
+        new_id = world.inputs.drawing(world.new_id)
+        made_of = {"host": self.host, "incarnation": self.incarnation, "times": world.times, "backup_root": world.root}
+        self.machine = WatcherMachine(self.host, self.incarnation, world.times, new_id, world.root)
+        decides = world.inputs.of("watcher", self.machine, **made_of)
+        self._engine: Engine[did.Event, do.Effect] = Engine(self, decides, self.perform)
         self.soon(0.01, self._begin)
 
     def _begin(self) -> None:
@@ -112,7 +115,7 @@ class Watching(Process):
                     answer = did.ViewRead(job, world.redis.model.view(job, self.host, rank))
                     return lambda: self._engine.take(answer)
 
-                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)))
+                world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)), writes=False)
             case do.CallHelp(job, reason, seconds):
 
                 def call() -> Callable[[], None]:

@@ -5,6 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 from simulation.bucket import Bucket
@@ -13,6 +14,7 @@ from simulation.court import Court
 from simulation.network import Network, Redis
 from simulation.node import Node
 from simulation.process import Process
+from simulation.ramdisk import INODES
 from simulation.timeline import Timeline
 from simulation.training import Training
 
@@ -65,7 +67,7 @@ class World:
         trouble: seconds in which things go wrong.
     """
 
-    def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None) -> None:
+    def __init__(self, seed: int, tell: "Callable[[str], None] | None" = None, inputs: InputLog | None = None) -> None:
         self.seed = seed
         self.chance = Random(seed)
         self.timeline = Timeline()
@@ -73,6 +75,7 @@ class World:
         self.hits: Counter[str] = Counter()
         self.events = 0
         self._tell = tell
+        self.inputs = inputs or InputLog(None)
         self._ids = 0
         chance = self.chance
         self.root = "memory://bucket" if chance.random() < 0.6 else None
@@ -111,13 +114,16 @@ class World:
             training.backup_steps = chance.choice((1, 2, 4))
         shard = 32 if directories else 8
         size = shard * workers * (2 * (2 + peers) if self.tight else chance.choice((1, 4)) * (3 * (3 + peers) + 3))
+        few = self.tight and chance.random() < 0.5
+        names = (1 + 4 * directories + 4) * workers
+        limit = 40 + names * (2 + peers) * 2 if few else INODES
         for rank in map(Rank, range(nodes)):
-            training.homes[rank] = self._add(size)
+            training.homes[rank] = self._add(size if not few else 8 * size, limit)
         self.log("seed", self.seed, job, f"{shape}, {peers} peers, {size} bytes a host, backup {self.root}")
 
-    def _add(self, size: int) -> Node:
+    def _add(self, size: int, inodes: int = INODES) -> Node:
         host = Host(f"h{len(self.hosts)}")
-        self.hosts[host] = Node(self, host, size, self.chance.uniform(0, 1000))
+        self.hosts[host] = Node(self, host, size, inodes, self.chance.uniform(0, 1000))
         return self.hosts[host]
 
     # ---- what all use

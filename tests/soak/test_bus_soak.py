@@ -10,7 +10,7 @@ from checkpoint_replicator.messages import NotYet
 from support.eventually import eventually
 from support.factories import ADDRESS, envelope
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 
 class End:

@@ -20,7 +20,7 @@ from support.transfer_node import TransferNode, nodes
 
 MIB = 1 << 20
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 
 def write(path: Path, size: int, chance: random.Random) -> Path:
@@ -60,7 +60,7 @@ async def rewrite_by_mmap(file: int, size: int, chance: random.Random, going: Ca
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("runs", [4, pytest.param(500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [2, pytest.param(500, marks=pytest.mark.nightly)])
 async def test_s45_what_is_rewritten_while_it_is_sent_is_never_a_torn_copy(tmp_path: Path, runs: int) -> None:
     chance = random.Random(45)
     mutated = 0
@@ -111,7 +111,7 @@ def anonymous(process: psutil.Process) -> int:
     return int(memory.rss - memory.shared)
 
 
-@pytest.mark.parametrize("steps", [25, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("steps", [10, pytest.param(1000, marks=pytest.mark.nightly)])
 async def test_s56_memory_does_not_grow_with_the_steps(tmp_path: Path, steps: int) -> None:
     chance = random.Random(56)
     usage: dict[str, list[int]] = {"a": [], "b": []}
@@ -128,12 +128,13 @@ async def test_s56_memory_does_not_grow_with_the_steps(tmp_path: Path, steps: in
     for host, sizes in usage.items():
         assert max(sizes) < 128 * MIB, host
         settled = sizes[len(sizes) // 5 :]
+        slope = statistics.linear_regression(range(len(settled)), settled).slope
+        print(f"{host}: {slope:.0f} bytes a step, at most {max(sizes) >> 20} MiB")  # noqa: T201 - the figures of the row
         if steps >= 1000:  # fewer say nothing about a slope
-            slope = statistics.linear_regression(range(len(settled)), settled).slope
             assert slope < 1024, f"{host}: {slope:.0f} bytes a step"
 
 
-@pytest.mark.parametrize("size", [256 * MIB, pytest.param(4096 * MIB, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("size", [192 * MIB, pytest.param(4096 * MIB, marks=pytest.mark.nightly)])
 async def test_s56_memory_does_not_grow_with_the_size_of_a_file(tmp_path: Path, size: int) -> None:
     most = 0
     async with nodes(tmp_path, "a", "b") as (a, b):

@@ -25,7 +25,7 @@ from checkpoint_watcher.service import run
 from checkpoint_watcher.snapshot import YamlIdentity
 from support.eventually import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 SPEC = SessionSpec(Job("j"), Rank(0), Shape(2, 1, 1, "pytorch"))
 RUNNING = SessionRecord(

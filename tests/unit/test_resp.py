@@ -2,11 +2,13 @@ import contextlib
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkpoint_replicator.errors import ProtocolError, ReplicatorError, UnreachableError
 from checkpoint_replicator.resp import Failure, Reply, Status, encode, read_reply
+
+RESP_PIECES = [b"*", b"$", b":", b"+", b"-", b"\r\n", b"1", b"-1", b"0", b"OK", b"*2\r\n", b"$3\r\nabc\r\n", b":1\r\n"]
 
 
 def read(data: bytes) -> Reply:
@@ -59,3 +61,14 @@ def test_an_endless_line_is_refused() -> None:
 def test_garbage_ends_in_an_answer_or_in_an_error_of_ours(data: bytes) -> None:
     with contextlib.suppress(ReplicatorError):
         read(data)
+
+
+@given(st.lists(st.sampled_from(RESP_PIECES) | st.binary(max_size=6), max_size=12).map(b"".join))
+@example(b"*1\r\n" * 200)
+@example(b"*-5\r\n")
+@example(b"$99999999999999999999\r\n")
+@example(b":1_0\r\n")
+@example(b":" + b"9" * 5000 + b"\r\n")
+def test_whatever_a_server_says_is_an_answer_or_an_error_of_ours(said: bytes) -> None:
+    with contextlib.suppress(ProtocolError, UnreachableError):
+        read_reply(io.BytesIO(said))

@@ -47,6 +47,8 @@ def test_the_picture_of_a_running_job() -> None:
         "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"},
         "step:2.10": {"state": "saving", "copies": "0", "reason": "rank 1 did not save it yet"},
         "alive": {"0": '{"state":"ok","age":1.2,"since":7}', "1": '{"state":"stuck","age":12.6,"since":8}'},
+        "node:0": {"room": '{"size":64,"free":4,"generations":1,"needed":142}', "faults": '["undersized: too small"]'},
+        "node:1": {"room": '{"size":64,"free":4}', "faults": "[]"},
         "lastbackup": {"name": "2026-01-01_00-00", "save": "1.5", "verified_at": "940.0"},
     }
     assert job_status(JOB, view, hashes, 1000.0) == JobStatus(
@@ -60,7 +62,7 @@ def test_the_picture_of_a_running_job() -> None:
         protection=Protection.PROTECTED,
         replicas=1,
         nodes=(
-            NodeStatus(rank=0, host="node-0", state="ok"),
+            NodeStatus(rank=0, host="node-0", state="ok", generations=1, faults=("undersized: too small",)),
             NodeStatus(rank=1, host="node-1", state="stuck", reason="last report 13 s ago"),
         ),
         laggards=("node-1: stuck",),

@@ -36,6 +36,7 @@ from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
+from checkpoint_replicator.machine import Machine, Ticked
 from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service, Wish
 from checkpoint_replicator.store import ManifestStore
 
@@ -73,7 +74,8 @@ class Office:
 
     Args:
         job: whose.
-        machine: decides.
+        machine: the one that decides.
+        decides: the same, as it is asked: perhaps recorded.
         store: Redis.
         publisher: wakes nodes.
         me: the sender of beacons.
@@ -86,6 +88,7 @@ class Office:
         job: Job,
         machine: CoordinatorMachine,
         *,
+        decides: Machine[Event | Ticked, Effect] | None = None,
         store: ManifestStore,
         publisher: Publisher,
         me: Party,
@@ -94,6 +97,7 @@ class Office:
     ) -> None:
         self.job = job
         self.machine = machine
+        self._decides = decides or machine
         self._store = store
         self._publisher = publisher
         self._me = me
@@ -126,7 +130,7 @@ class Office:
     async def run(self, stopping: asyncio.Event) -> None:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
-        work = asyncio.create_task(drive(self.machine, self._inbox, self._perform, stopping))
+        work = asyncio.create_task(drive(self._decides, self._inbox, self._perform, stopping))
         try:
             done, _ = await asyncio.wait((work, *lanes), return_when=asyncio.FIRST_COMPLETED)
             for task in done:  # a lane never ends by itself: what it raised ends the process, instead of all decisions

@@ -12,6 +12,7 @@ from checkpoint_coordinator.office import Office
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job, StoreId, job_fault, new_id
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.messages import NodeReport, Party, Service, Wish
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.records import Lease
@@ -49,6 +50,7 @@ class Coordinator:
         """In which life of the data set each job was last seen in `ckpt:jobs`."""
         self._odd: set[str] = set()
         self._checked = False
+        self._inputs = InputLog(config.input_log)
 
     async def run(self) -> None:
         """Bind the sockets, then watch for jobs."""
@@ -71,12 +73,15 @@ class Coordinator:
                 lease,
                 times=config.times,
                 options=config.options,
-                new_id=new_id,
-                chance=self._chance.random,
+                new_id=self._inputs.drawing(new_id),
+                chance=self._inputs.drawing(self._chance.random),
             )
             return Office(
                 job,
                 machine,
+                decides=self._inputs.of(
+                    "coordinator", machine, job=job, me=lease, times=config.times, options=config.options
+                ),
                 store=self._store,
                 publisher=publisher,
                 me=me,

@@ -1,6 +1,7 @@
 """What a fetch is told by the disk, its sources and the clock, and what it wants done: events and effects."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,53 +36,56 @@ __all__ = [
     "TreeSpoiled",
 ]
 
-Frames = Sequence[bytes | memoryview]
-"""Body frames, passed through from the bus to the disk."""
+if TYPE_CHECKING:
+    Frames = Sequence[bytes | memoryview]
+    """Body frames, passed through from the bus to the disk."""
+else:
+    Frames = tuple[bytes, ...]  # as a log of inputs is read back
 
 
-class SourcesChanged(msgspec.Struct, frozen=True):
+class SourcesChanged(msgspec.Struct, frozen=True, tag=True):
     """These sources are to be asked from now on, the best first; what is known of those that stay is kept."""
 
     sources: tuple[Source, ...]
 
 
-class TreeArrived(msgspec.Struct, frozen=True):
+class TreeArrived(msgspec.Struct, frozen=True, tag=True):
     """A source sent what it says is the tree."""
 
     source: Source
     body: Frames
 
 
-class TreeSpoiled(msgspec.Struct, frozen=True):
+class TreeSpoiled(msgspec.Struct, frozen=True, tag=True):
     """What the source sent as the tree does not hash to the address, or does not parse."""
 
     source: Source
     reason: str
 
 
-class PartialOpened(msgspec.Struct, frozen=True):
+class PartialOpened(msgspec.Struct, frozen=True, tag=True):
     """The tree is known, the room reserved; these leaves are here already, verified."""
 
     sizes: Sizes
     have: LeafSet
 
 
-class PartialAbsent(msgspec.Struct, frozen=True):
+class PartialAbsent(msgspec.Struct, frozen=True, tag=True):
     """Nothing of this shard is here: the tree is needed."""
 
 
-class ShardStood(msgspec.Struct, frozen=True):
+class ShardStood(msgspec.Struct, frozen=True, tag=True):
     """The whole shard stands here under another name already."""
 
 
-class RoomMissing(msgspec.Struct, frozen=True):
+class RoomMissing(msgspec.Struct, frozen=True, tag=True):
     """There is no room for the shard; it lacks so many bytes, 0: nobody knows."""
 
     reason: str
     lacking: int = 0
 
 
-class LeavesArrived(msgspec.Struct, frozen=True):
+class LeavesArrived(msgspec.Struct, frozen=True, tag=True):
     """A source sent leaves."""
 
     source: Source
@@ -89,7 +93,7 @@ class LeavesArrived(msgspec.Struct, frozen=True):
     body: Frames
 
 
-class LeavesStored(msgspec.Struct, frozen=True):
+class LeavesStored(msgspec.Struct, frozen=True, tag=True):
     """Leaves of a source were verified: the good ones are in the partial, the bad ones were thrown away."""
 
     source: Source
@@ -99,7 +103,7 @@ class LeavesStored(msgspec.Struct, frozen=True):
     """Of the StoreLeaves that it answers."""
 
 
-class StoreFailed(msgspec.Struct, frozen=True):
+class StoreFailed(msgspec.Struct, frozen=True, tag=True):
     """The ramdisk took no leaves."""
 
     source: Source
@@ -107,7 +111,7 @@ class StoreFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LeavesAbsent(msgspec.Struct, frozen=True):
+class LeavesAbsent(msgspec.Struct, frozen=True, tag=True):
     """A source does not have these leaves (none named: what it was asked for), with `gone` never will."""
 
     source: Source
@@ -116,18 +120,18 @@ class LeavesAbsent(msgspec.Struct, frozen=True):
     reason: str
 
 
-class SourceLost(msgspec.Struct, frozen=True):
+class SourceLost(msgspec.Struct, frozen=True, tag=True):
     """A source's socket was disconnected."""
 
     source: Source
     reason: str
 
 
-class ShardNamed(msgspec.Struct, frozen=True):
+class ShardNamed(msgspec.Struct, frozen=True, tag=True):
     """The shard stands under its names."""
 
 
-class NamingFailed(msgspec.Struct, frozen=True):
+class NamingFailed(msgspec.Struct, frozen=True, tag=True):
     """The shard could not be named; `clash`: another shard has one of the names, so trying again is in vain."""
 
     reason: str

@@ -11,6 +11,7 @@ from checkpoint_replicator.bus import Received
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, CorruptError
 from checkpoint_replicator.ids import Address, Job
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.messages import (
     FEATURES,
     Envelope,
@@ -144,13 +145,17 @@ class TransferService:
             report=config.times.orders,
         )
         self._machine = TransferMachine(self._peer, uploader, limits, patience_of(config.times))
+        self._inputs = InputLog(config.input_log)
+        self._decides = self._inputs.of(
+            "transfer", self._machine, me=self._peer, local=uploader, limits=limits, patience=patience_of(config.times)
+        )
 
     async def work(self) -> None:
         """Work until the process is asked to stop."""
         watch = asyncio.create_task(self._watch_lines(), name="watch-lines")
         self._runtime.set_ready(None)
         try:
-            await drive(self._machine, self._inbox, self._perform, self._runtime.stopping)
+            await drive(self._decides, self._inbox, self._perform, self._runtime.stopping)
         finally:
             watch.cancel()
 

@@ -8,6 +8,7 @@ from checkpoint_replicator.blobs.location import open_root
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ReplicatorError, UnreachableError
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.messages import Party, Service, UploaderOrders, Want
 from checkpoint_replicator.process import Runtime, end_hard_after
 from checkpoint_replicator.quote import quote
@@ -85,8 +86,11 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
                     runtime.log.warning("message_unexpected", kind=type(other).__name__, peer=peer)
 
     await runtime.bus.pull(here.control, take)
-    machine = Uploader(None if store is None else store.root, limits)
-    holder = Holder(Bounds(reads=config.reads))
+    inputs = InputLog(config.input_log)
+    root = None if store is None else store.root
+    machine = inputs.of("uploader", Uploader(root, limits), root=root, limits=limits)
+    bounds = Bounds(reads=config.reads)
+    holder = inputs.of("holder", Holder(bounds), bounds=bounds)
     background = [
         asyncio.create_task(desk.look(), name="look at orders"),
         asyncio.create_task(window.look(), name="look at reads"),

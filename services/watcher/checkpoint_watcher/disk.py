@@ -134,13 +134,15 @@ class Disk:
             no_session = (
                 f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
             )
+        held, fallen = self._inventory()
         return Started(
             session=session,
             fences={
                 Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
                 for job, fence in (fences or Fences()).jobs.items()
             },
-            held=self._held(),
+            held=held,
+            fallen=fallen,
             claims=self._claims(session.lineage if session is not None else lineage),
             entries=self._entries(sidecars),
             lineage=lineage,
@@ -172,7 +174,7 @@ class Disk:
             case TakeInventory(recover):
                 if recover:
                     self.ramdisk.recover()
-                return InventoryTaken(self._held())
+                return InventoryTaken(*self._inventory())
             case MarkCommitted(job, save):
                 self.ramdisk.commit(job, [save])
             case DropSaves(tags):
@@ -328,10 +330,12 @@ class Disk:
 
     # ---- shards
 
-    def _held(self) -> tuple[Held, ...]:
-        return tuple(
-            Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in self.ramdisk.stocktake()
-        )
+    def _inventory(self) -> tuple[tuple[Held, ...], tuple[Tag, ...]]:
+        """Return what stands, and what has a name and does not."""
+        standing = self.ramdisk.stocktake()
+        known = {sidecar.tag for sidecar in standing}
+        held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
+        return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
 
     def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
         """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
@@ -370,7 +374,8 @@ class Disk:
                 self._clean_up()
                 self._session.remove()
             self.ramdisk.forget_fence(job)
-        return JobForgotten(job, self._held(), busy)
+        held, fallen = self._inventory()
+        return JobForgotten(job, held, busy, fallen)
 
     # ---- the contract
 
@@ -388,19 +393,30 @@ class Disk:
     def _remove_yaml(self, effect: RemoveYaml) -> Event:
         path, wanted = self.ramdisk.root / YAML, effect.identity
         try:
-            facts = path.lstat()
-            if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
-                path.unlink()
+            with self.ramdisk.names():
+                facts = path.lstat()
+                if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                    self._take_yaml(path, facts)
         except FileNotFoundError:
             pass
         except OSError as error:
             return YamlRemoved(effect.session, f"{path} cannot be removed: {error.strerror}")
         return YamlRemoved(effect.session)
 
+    def _take_yaml(self, path: Path, facts: os.stat_result) -> None:
+        """Remove the yaml that was looked at; one that its trainer put there since then goes back."""
+        aside = self.ramdisk.layout.aside / YAML
+        path.rename(aside)
+        now = aside.lstat()
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != (facts.st_ino, facts.st_size, facts.st_mtime_ns):
+            with suppress(FileExistsError):  # or a still newer one
+                os.link(aside, path, follow_symlinks=False)
+        aside.unlink()
+
     def _append(self, line: str) -> None:
         path = self.ramdisk.root / "replicator.errors"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError):  # what cannot be told here stands in the report and in the log
+        with suppress(OSError), self.ramdisk.names():  # what cannot be told here stands in the report and in the log
             file = os.open(path, flags, 0o644)
             try:
                 if os.fstat(file).st_size < MAX_ERRORS:

@@ -56,6 +56,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionRecord | None = None
     fences: dict[Job, FenceRecord] = {}
     held: tuple[Held, ...] = ()
+    fallen: tuple[Tag, ...] = ()
     claims: tuple[Claim, ...] = ()
     entries: dict[Address, int] = {}
     lineage: Lineage | None = None
@@ -69,9 +70,10 @@ class Scanned(msgspec.Struct, frozen=True):
 
 
 class InventoryTaken(msgspec.Struct, frozen=True):
-    """All shards that stand on this host, of all jobs."""
+    """All shards that stand on this host, of all jobs; and those that have a name and do not stand any more."""
 
     held: tuple[Held, ...]
+    fallen: tuple[Tag, ...] = ()
 
 
 class JobForgotten(msgspec.Struct, frozen=True):
@@ -81,11 +83,13 @@ class JobForgotten(msgspec.Struct, frozen=True):
         job: which.
         held: as in InventoryTaken.
         reason: why something of the job is still there; empty: nothing is, and no fence either.
+        fallen: as in InventoryTaken.
     """
 
     job: Job
     held: tuple[Held, ...]
     reason: str = ""
+    fallen: tuple[Tag, ...] = ()
 
 
 class SaveClaimed(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator
 from enum import StrEnum
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +74,7 @@ class Content(msgspec.Struct, frozen=True):
     directory: bool
     size: int
     cut: bool = False
-    """There is more than MAX_ENTRIES."""
+    """There is more: beyond MAX_ENTRIES, or where we may not look."""
 
 
 class Verdict(StrEnum):
@@ -116,35 +117,45 @@ def judge(
 
 
 def look_into(path: Path) -> Content | None:
-    """Read names, sizes and times of a save; None: it is gone."""
+    """Read names, sizes and times of a save; None: it is gone.
+
+    What may not be looked into, or lies too deep, is passed over: hashing says of it by name why it is unsupported.
+    """
     files: list[tuple[str, int, int, int, int]] = []
+    passed: list[str] = []
     try:
         top = path.stat(follow_symlinks=False)
         if not stat.S_ISDIR(top.st_mode):
             return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
-        for entry in _walk(path, 0):
+        for entry in _walk(path, 0, passed):
             if len(files) == MAX_ENTRIES:
-                return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=True)
+                passed.append(entry.path)
+                break
             facts = entry.stat(follow_symlinks=False)
             name = str(Path(entry.path).relative_to(path))
             files.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError:  # what may not be looked into, or lies too deep: hashing says of it by name why it is unsupported
-        return Content(tuple(sorted(files)), True, sum(size for _, _, size, _, _ in files), cut=True)
     files.sort()
-    return Content(tuple(files), True, sum(size for _, _, size, _, _ in files))
+    return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=bool(passed))
 
 
-def _walk(path: Path, depth: int) -> Iterator[os.DirEntry[str]]:
+def _walk(path: Path, depth: int, passed: list[str]) -> Iterator[os.DirEntry[str]]:
     if depth > MAX_DEPTH:
         return
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), depth + 1)
-            else:
-                yield entry
+    try:
+        with os.scandir(path) as entries:
+            listed = list(islice(entries, MAX_ENTRIES + 1))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError:
+        passed.append(str(path))
+        return
+    for entry in listed:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), depth + 1, passed)
+        else:
+            yield entry
 
 
 def is_complete(path: Path, content: Content) -> bool | None:

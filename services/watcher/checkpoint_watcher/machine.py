@@ -160,7 +160,7 @@ class WatcherMachine:
 
     def _start(self, event: Started, now: float) -> None:
         self._started = True
-        self.node.stocktake(event.held)
+        self.node.stocktake(event.held, event.fallen)
         self._stocktake_at = now + self.node.times.stocktake
         self.node.traced = event.lineage
         self.keeper.resume(event.session, now)
@@ -186,8 +186,8 @@ class WatcherMachine:
                 return False
             case Scanned():
                 return self._scanned(event, now)
-            case InventoryTaken(held):
-                self._stocktaken(held, now)
+            case InventoryTaken():
+                self._stocktaken(event, now)
             case JobForgotten():
                 self._forgotten(event, now)
             case SaveClaimed():
@@ -258,19 +258,21 @@ class WatcherMachine:
         soon = max(now, self._stocktaken_at + gap)
         self._stocktake_at = soon if self._stocktake_at is None else min(self._stocktake_at, soon)
 
-    def _stocktaken(self, held: tuple[Held, ...], now: float) -> None:
+    def _stocktaken(self, event: InventoryTaken, now: float) -> None:
         """Take the inventory; what is missing and was not dropped was removed by somebody else."""
-        here = {one.tag for one in held}
+        here = {one.tag for one in event.held}
         for tag in sorted(self.node.held.keys() - here):
             own = self.node.held[tag].own
             self.node.announce("shard_vanished", job=tag.job, step=tag.save.step, rank=tag.key.rank, own=own)
             if own and tag.job == self.node.job:
                 self.node.complain(f"step {tag.save.step} of {tag.key}: its data here was removed or changed")
-        self.node.stocktake(held)
+        self.node.stocktake(event.held, event.fallen)
         self._stocktaken_at = now
         later = now + self.node.times.stocktake
         self._stocktake_at = later if self._stocktake_at is None else min(self._stocktake_at, later)
         self.restorer.stocktaken()
+        for job in self.authorities:  # a copy that was under way when its save was let go goes as well
+            self._keep(job)
 
     def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
@@ -445,7 +447,7 @@ class WatcherMachine:
 
     def _forgotten(self, event: JobForgotten, now: float) -> None:
         job = event.job
-        self.node.stocktake(event.held)
+        self.node.stocktake(event.held, event.fallen)
         if event.reason:
             self._forgetting[job] = now + self.node.times.scan
             self.node.announce("job_not_forgotten", job=job, reason=event.reason)

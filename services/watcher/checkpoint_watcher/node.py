@@ -8,6 +8,7 @@ import msgspec
 
 from checkpoint_replicator.ids import Address, Host, Incarnation, Job
 from checkpoint_replicator.messages import Fault, Held
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.times import Times
@@ -18,6 +19,8 @@ from checkpoint_watcher.snapshot import Snapshot
 __all__ = ["Node"]
 
 MAX_FAULTS: Final = 64
+MAX_REASON: Final = 1000
+"""Characters of a fault's reason; it may repeat what a peer or a file said."""
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class Node:
         yaml_gone: the session's yaml is known to be gone from the directory.
         held: the inventory, all jobs.
         owned: of it, what was saved here.
+        fallen: what has a name here and does not stand any more: it counts for nothing, and what is left of it takes
+            room until a keep list lets it go.
         jobs: every job of which this node had a session or data.
         transfer: how peers reach this node, as its transfer said last.
         frozen: jobs of which nothing is deleted, since people look.
@@ -48,6 +53,7 @@ class Node:
     snapshot: Snapshot | None = None
     held: dict[Tag, Held] = field(default_factory=dict)
     owned: dict[tuple[Job, Save, ShardKey], Tag] = field(default_factory=dict)
+    fallen: set[Tag] = field(default_factory=set)
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
     frozen: set[Job] = field(default_factory=set)
@@ -84,6 +90,7 @@ class Node:
 
     def blame(self, fault: Fault) -> bool:
         """Keep a fault for the reports; False: it is known."""
+        fault = msgspec.structs.replace(fault, reason=quote(fault.reason, MAX_REASON))
         name = (fault.kind, fault.save, fault.key)
         if self.faults.get(name) == fault:
             return False
@@ -103,11 +110,13 @@ class Node:
     def let_go(self, tag: Tag) -> None:
         """Take out of the inventory."""
         self.held.pop(tag, None)
+        self.fallen.discard(tag)
         if self.owned.get((tag.job, tag.save, tag.key)) == tag:
             del self.owned[tag.job, tag.save, tag.key]
 
-    def stocktake(self, inventory: Iterable[Held]) -> None:
+    def stocktake(self, inventory: Iterable[Held], fallen: Iterable[Tag] = ()) -> None:
         """Replace the inventory; what is known as committed stays so, though its sidecar may not say it yet."""
+        self.fallen = set(fallen)
         committed = {tag for tag, held in self.held.items() if held.committed}
         self.held.clear()
         self.owned.clear()

@@ -32,6 +32,8 @@ __all__ = ["Reporter", "Sibling"]
 MAX_STORED: Final = 4096
 MAX_OFFERS: Final = 256
 """Offers in hand; the oldest saves come first."""
+OFFERED: Final = 2
+"""So many of the oldest and of the newest saves in flight are offered."""
 NOBODY: Final = Incarnation("")
 NEVER: Final = float("inf")
 HELD_A_GAP: Final = 500
@@ -250,9 +252,14 @@ class Reporter:
         )
 
     def _own_uncommitted(self, job: Job, committed: Save | None) -> list[Tag]:
+        """Return the shards that are to be offered.
+
+        Of many saves only the oldest and the newest, as all nodes choose: those between are about to be given up, and
+        would take a peer's time from the one that can commit.
+        """
         epoch = self.node.session.epoch if self.node.session is not None else 0
         given_up = self.saves.given_up(job)
-        return sorted(
+        tags = sorted(
             tag
             for tag in self.node.owned.values()
             if tag.job == job
@@ -261,6 +268,9 @@ class Reporter:
             and (committed is None or tag.save > committed)
             and tag.save not in given_up
         )
+        saves = sorted({tag.save for tag in tags})
+        ends = {*saves[:OFFERED], *saves[-OFFERED:]}
+        return [tag for tag in tags if tag.save in ends]
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()

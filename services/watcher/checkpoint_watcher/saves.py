@@ -198,7 +198,9 @@ class Saves:
                 self.node.emit(MarkCommitted(job, keep.upto))
             if job == self.node.job:
                 self.wanted = [save for save in self.wanted if save > keep.upto]
-        tags = tuple(tag for tag in droppable(held, keep, busy) if tag not in self._dropping)
+                self._skipped = {save for save in self._skipped if save > keep.upto}
+        fallen = [Held(tag=tag) for tag in self.node.fallen if tag.job == job]
+        tags = tuple(tag for tag in droppable([*held, *fallen], keep, busy) if tag not in self._dropping)
         if tags and self._drop_again is None:
             self._dropping.update(tags)
             self.node.emit(DropSaves(tags))

@@ -13,6 +13,7 @@ from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError, TransientError, UnreachableError
 from checkpoint_replicator.ids import NO_JOB, Host, Job, StoreId, new_id
+from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.messages import (
     Beacon,
     Envelope,
@@ -130,7 +131,17 @@ class Watcher:
         self.disk = Disk(ramdisk, config.hash_threads)
         self.strays = Strays(ramdisk, config.hash_threads, self.disk.stopping)
         self.me = Party(host=config.host, service=Service.WATCHER, incarnation=runtime.incarnation)
-        self.machine = WatcherMachine(config.host, runtime.incarnation, config.times, new_id, config.backup)
+        self.inputs = InputLog(config.input_log)
+        ids = self.inputs.drawing(new_id)
+        self.machine = WatcherMachine(config.host, runtime.incarnation, config.times, ids, config.backup)
+        self.decides = self.inputs.of(
+            "watcher",
+            self.machine,
+            host=config.host,
+            incarnation=runtime.incarnation,
+            times=config.times,
+            backup_root=config.backup,
+        )
         self.store = RedisManifestStore(config.redis)
         self.inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX)
         # The machine bounds what it asks of the ramdisk; a full queue here would stop the one who empties it.
@@ -211,7 +222,7 @@ class Watcher:
         return await asyncio.get_running_loop().run_in_executor(pool, partial(call, *arguments))
 
     async def _drive(self) -> None:
-        await drive(self.machine, self.inbox, self._perform, self.runtime.stopping)
+        await drive(self.decides, self.inbox, self._perform, self.runtime.stopping)
 
     async def _scan(self) -> None:
         """Look at every wake-up and by a timer; the first look begins after the watch stands."""

@@ -9,6 +9,7 @@ step is taken when the one before it is known to be done, so the order a < b < c
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,10 @@ from checkpoint_watcher.record import Marker, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot, YamlIdentity, YamlSeen
 
 __all__ = ["SessionKeeper"]
+
+
+MAX_FAILURE: Final = 8000
+"""Characters of `replicator.failed`; the text may come out of Redis."""
 
 
 class Stage(Enum):
@@ -279,6 +284,7 @@ class SessionKeeper:
         if record.state is SessionState.RUNNING:
             self.node.complain(text)
             return
+        text = text[:MAX_FAILURE]
         self.node.announce("session_failed", session=record.id, reason=text)
         self.save(state=SessionState.CLOSED, failure=text)
 

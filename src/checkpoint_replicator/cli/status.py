@@ -72,6 +72,10 @@ def _job_text(job: JobStatus) -> str:
     if job.hold is not None:
         facts["hold"] = "nothing is deleted or backed up" + (f" ({job.hold})" if job.hold else "")
     lines += [f"  {name:<12}{text}" for name, text in facts.items()]
+    fits = [f"{node.host} fits {node.generations}" for node in job.nodes if node.generations is not None]
+    if fits:
+        lines.append(f"  {'room':<12}{', '.join(fits)} saves with their copies; 2 are needed, 3 comfortable")
+    lines += [f"  {'fault':<12}{node.host}: {fault}" for node in job.nodes for fault in node.faults]
     nodes: list[tuple[str, ...]] = [(str(node.rank), node.host or "-", node.state, node.reason) for node in job.nodes]
     saves: list[tuple[str, ...]] = [(save.save, save.state, str(save.replicas), save.reason) for save in job.saves]
     return "\n".join(

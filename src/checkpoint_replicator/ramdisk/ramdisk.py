@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -143,6 +143,14 @@ class Ramdisk:
         return Document(path, kind, self._files, self._spare)
 
     # ---- names
+
+    def names(self) -> AbstractContextManager[None]:
+        """Hold the names lock, for a short section in which public names are made or removed.
+
+        Raises:
+            BusyError: it is not free.
+        """
+        return self._register.lock()
 
     def write_public(self, name: str, text: str) -> None:
         """Replace a small public file of the contract (`replicator.failed`) at once.
@@ -292,6 +300,8 @@ class Ramdisk:
 
     def stands(self, address: Address) -> bool:
         """Tell whether a shard with this address stands here."""
+        if not os.path.lexists(self.layout.data(address)):
+            return False
         return any(self.standing(sidecar) for sidecar in self.inventory().of(address))
 
     def strays(self) -> tuple[tuple[ShardName, str], ...]:

@@ -80,6 +80,11 @@ class Register:
         """Read every sidecar."""
         return self._reader.read()
 
+    def _of_names(self, names: Collection[str]) -> Inventory:
+        """Read only the sidecars of some public names, in all epochs."""
+        files = {f"{name}.json" for name in names}
+        return self._reader.read(lambda _, file: file in files)
+
     def fault(self, sidecar: Sidecar) -> str | None:
         """Say why a shard does not stand any more, by stat only; None while it stands."""
         path = self._layout.data(sidecar.tag.address)
@@ -103,7 +108,9 @@ class Register:
         _check_tags(tags, tree)
         mark = "" if source is None else fingerprint(source)
         with self.lock():
-            inventory = self.inventory()
+            fresh = not (os.path.lexists(data) or os.path.lexists(self._layout.tree(address)))
+            # What was never here has no mates, and among many shards most of the time goes into reading all sidecars.
+            inventory = self._of_names({tag.name for tag in tags}) if fresh else self.inventory()
             mates = inventory.of(address)
             standing = next((mate for mate in mates if self.fault(mate) is None), None)
             if standing is None and source is None:
@@ -170,8 +177,10 @@ class Register:
     def commit(self, job: Job, saves: Collection[Save]) -> int:
         """Note that saves are committed; returns how many sidecars changed."""
         changed = 0
+        places = {(str(save.epoch), f"{job}-s{save.step}-n") for save in saves}
         with self.lock():
-            for sidecar in self.inventory().sidecars:
+            wanted = self._reader.read(lambda epoch, file: any(epoch == e and file.startswith(s) for e, s in places))
+            for sidecar in wanted.sidecars:
                 if sidecar.tag.job == job and sidecar.tag.save in saves and not sidecar.committed:
                     self._write_sidecar(msgspec.structs.replace(sidecar, committed=True))
                     changed += 1
@@ -237,8 +246,10 @@ class Register:
 
     def _discard_replaced(self, before: Inventory, now: Inventory) -> None:
         """Discard bytes that did not stand any more and whose last name went to others."""
-        named = {sidecar.tag.address for sidecar in now.sidecars}
-        gone = {sidecar.tag.address for sidecar in before.sidecars} - named
+        gone = {sidecar.tag.address for sidecar in before.sidecars} - {sidecar.tag.address for sidecar in now.sidecars}
+        if gone:
+            now = self.inventory()
+            gone -= {sidecar.tag.address for sidecar in now.sidecars}
         for address in sorted(gone if not now.unreadable else ()):
             with suppress(BusyError), alone(self._layout.tree(address)):
                 self._discard(address)

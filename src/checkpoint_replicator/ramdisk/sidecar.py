@@ -94,13 +94,18 @@ class Reader:
         self._clock = clock
         self._known: dict[str, tuple[_Mark, Sidecar]] = {}
 
-    def read(self) -> Inventory:
-        """Read every sidecar of the ramdisk, sorted by save and name."""
-        old, known = self._known, {}
+    def read(self, only: Callable[[str, str], bool] | None = None) -> Inventory:
+        """Read every sidecar of the ramdisk, sorted by save and name.
+
+        Args:
+            only: told the names of its directory (the epoch) and of its file, says which are wanted; None: all.
+        """
+        old = self._known
+        known: dict[str, tuple[_Mark, Sidecar]] = {} if only is None else dict(old)
         found: list[Sidecar] = []
         unreadable: dict[str, ProtocolError] = {}
         settled = int((self._clock() - UNSETTLED) * 1e9)
-        for path, mark in _listed(self._layout.saves, unreadable):
+        for path, mark in _listed(self._layout.saves, unreadable, only):
             before = old.get(path)
             if before is not None and before[0] == mark:
                 known[path] = before
@@ -116,6 +121,8 @@ class Reader:
             found.append(sidecar)
             if mark is not None and mark[-1] < settled:
                 known[path] = (mark, sidecar)
+            else:
+                known.pop(path, None)
         self._known = known
         found.sort(key=lambda sidecar: (sidecar.tag.job, sidecar.tag.save, sidecar.tag.key))
         return Inventory(tuple(found), dict(sorted(unreadable.items())))
@@ -134,9 +141,13 @@ def _read(path: Path, layout: Layout, files: Files) -> Sidecar | None:
     return sidecar
 
 
-def _listed(saves: Path, unreadable: dict[str, ProtocolError]) -> Iterator[tuple[str, _Mark | None]]:
+def _listed(
+    saves: Path, unreadable: dict[str, ProtocolError], only: Callable[[str, str], bool] | None
+) -> Iterator[tuple[str, _Mark | None]]:
     for epoch in _entries(saves, unreadable):
         for entry in _entries(epoch.path, unreadable):
+            if only is not None and not only(epoch.name, entry.name):
+                continue
             try:
                 facts = entry.stat(follow_symlinks=False)
             except OSError:

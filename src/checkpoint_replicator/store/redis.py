@@ -10,11 +10,11 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import cache, wraps
 from importlib import resources
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp, parse_stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId, new_id
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
@@ -38,6 +39,8 @@ from checkpoint_replicator.store.view import RawView, parse_view
 __all__ = ["RedisManifestStore"]
 
 Command = tuple[str | bytes, ...]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RETRIED: Final = (
     exceptions.ConnectionError,  # also of a server that still loads its data
@@ -61,6 +64,22 @@ BAD_KEY: Final = re.compile(r"BADKEY (.*?)(?: script: [0-9a-f]+, on @.*)?$", re.
 def _script(name: str) -> str:
     folder = resources.files(__package__) / "scripts"
     return (folder / "prelude.lua").read_text() + (folder / f"{name}.lua").read_text()
+
+
+def _understood(
+    method: Callable[Concatenate["RedisManifestStore", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["RedisManifestStore", P], Coroutine[Any, Any, T]]:
+    """Whatever a server answers that is no answer to the question is said as such: anybody may listen on the port."""
+
+    @wraps(method)
+    async def ask(self: "RedisManifestStore", /, *arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return await method(self, *arguments, **options)
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            what = quote(f"{type(error).__name__}: {error}")
+            raise ProtocolError(f"Redis at {self.address} answers {method.__name__} with nonsense ({what})") from error
+
+    return ask
 
 
 class RedisManifestStore:
@@ -105,6 +124,7 @@ class RedisManifestStore:
 
     # ---- the life of the data set, jobs and hosts
 
+    @_understood
     async def store_id(self) -> StoreId:
         """Return the random id of this data set, setting it if there is none."""
         [found] = await self._send(("GET", STORE))  # a server that is full refuses every SET, also one without effect
@@ -114,15 +134,17 @@ class RedisManifestStore:
             raise UnreachableError(f"Redis at {self.address}: the data set was flushed meanwhile")
         return StoreId(_text(found, STORE))
 
+    @_understood
     async def time(self) -> float:
         """Return Redis TIME, in seconds since the Unix epoch."""
         [(seconds, micros)] = await self._send(("TIME",))
         return int(seconds) + int(micros) / 1e6
 
+    @_understood
     async def jobs(self) -> frozenset[Job]:
         """Return the names in `ckpt:jobs`."""
         [names] = await self._send(("SMEMBERS", JOBS))
-        return frozenset(Job(_text(name, JOBS)) for name in names)
+        return frozenset(Job(_name(name)) for name in names)  # one that is none stops no other
 
     async def add_job(self, job: Job) -> None:
         """Add to `ckpt:jobs` and wake the coordinators; idempotent."""
@@ -154,6 +176,7 @@ class RedisManifestStore:
         register = self._eval("register", [host_key(record.host)], fields)
         await self._send(register, ("SADD", HOSTS, record.host))
 
+    @_understood
     async def unregister(self, host: Host, incarnation: Incarnation) -> None:
         """Remove `ckpt:host:<host>` if that incarnation wrote it."""
         key = host_key(host)
@@ -163,10 +186,11 @@ class RedisManifestStore:
             if exists:  # a newer incarnation registered in between
                 await self._send(("SADD", HOSTS, host))
 
+    @_understood
     async def hosts(self) -> Mapping[Host, HostRecord]:
         """Return all registered hosts."""
         [members] = await self._send(("SMEMBERS", HOSTS))
-        keys = {Host(name): host_key(Host(name)) for name in sorted(_text(member, HOSTS) for member in members)}
+        keys = {Host(name): host_key(Host(name)) for name in sorted(map(_name, members))}
         hashes = await self._hashes([(key, "HGETALL") for key in keys.values()])
         return {host: from_fields(HostRecord, hashes[key], key) for host, key in keys.items() if hashes[key]}
 
@@ -174,6 +198,7 @@ class RedisManifestStore:
         """Write `…:help:<host>` for so many seconds."""
         await self._send(("SET", job_key(job, f"help:{cry.host}"), to_json(cry), "PX", _millis(ttl)))
 
+    @_understood
     async def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
         """Return which of these hosts call for help."""
         keys = {host: job_key(job, f"help:{host}") for host in sorted(hosts)}
@@ -187,6 +212,7 @@ class RedisManifestStore:
 
     # ---- the lease, and writes under it
 
+    @_understood
     async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
         """Take the lease if nobody has it: returns it with its token, one above the fence's, else None."""
         fields = msgspec.to_builtins(lease)
@@ -196,6 +222,7 @@ class RedisManifestStore:
         [token] = await self._send(self._eval("acquire", keys, [lease.incarnation, _millis(ttl), head]))
         return None if token is None else msgspec.structs.replace(lease, token=int(token))
 
+    @_understood
     async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
         """Prolong the lease if this incarnation and token hold it."""
         keys = [job_key(job, "lease"), job_key(job, "fence")]
@@ -208,6 +235,7 @@ class RedisManifestStore:
         """Give the lease back if this incarnation and token hold it."""
         await self._send(self._eval("release", [job_key(job, "lease")], [lease.incarnation, str(lease.token)]))
 
+    @_understood
     async def apply(
         self, job: Job, lease: Lease, stamp: Stamp, changes: Sequence[Change], after: Stamp = ZERO
     ) -> Stamp | None:
@@ -232,6 +260,7 @@ class RedisManifestStore:
 
     # ---- reading
 
+    @_understood
     async def snapshot(self, job: Job) -> Snapshot:
         """Return all that is known of a job, for a coordinator that takes over."""
         for _ in range(ROUNDS):
@@ -253,6 +282,7 @@ class RedisManifestStore:
         fence = from_fields(Stamp, fences[fence_key], fence_key) if fences[fence_key] else ZERO
         return fence, tuple(sorted(index.items()))
 
+    @_understood
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         """Return what a node of this job must obey, read atomically."""
         names = ("lease", "fence", "epoch", "restore:", "keep", "orders")
@@ -275,6 +305,7 @@ class RedisManifestStore:
                 return parse_view(raw, job, host, rank)
         raise UnreachableError(f"Redis at {self.address}: the data set was replaced {ROUNDS} times while it was read")
 
+    @_understood
     async def check(self) -> tuple[str, ...]:
         """Say what is wrong with the server itself, for people; empty: nothing."""
         [info] = await self._send(("INFO",))
@@ -333,6 +364,13 @@ class RedisManifestStore:
             raise self._refusal(error) from error
         except (RedisError, OSError) as error:
             raise UnreachableError(f"Redis at {self.address} does not answer: {_plain(error)}") from error
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+        ) as error:  # the client takes answers apart unlooked at
+            raise UnreachableError(f"Redis at {self.address} answers with nonsense: {quote(str(error))}") from error
         finally:
             self._busy -= 1
             if not self._hold and self._busy == 0:
@@ -413,6 +451,11 @@ def _text(value: bytes | str, key: str) -> str:
         return value if isinstance(value, str) else value.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(f"{key}: expected UTF-8, found {value[:40]!r}") from error
+
+
+def _name(value: bytes | str) -> str:
+    """Read a member of a set of names; one that is no text is spelled out, and so names nothing of ours."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def _maybe(value: bytes | None, key: str) -> str | None:

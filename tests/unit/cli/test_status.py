@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -57,6 +58,13 @@ job new: epoch 0, unknown
 
 def test_the_text_shows_all_of_a_job() -> None:
     assert status_text(ClusterStatus(jobs=(JOB,))) == TEXT
+
+
+def test_what_fits_a_ramdisk_and_what_a_node_complains_of_are_shown() -> None:
+    node = NodeStatus(rank=0, host="node-0", state="ok", generations=1, faults=("undersized: needs 142 bytes",))
+    text = status_text(ClusterStatus(jobs=(msgspec.structs.replace(JOB, nodes=(node,)),)))
+    assert "  room        node-0 fits 1 saves with their copies; 2 are needed, 3 comfortable\n" in text
+    assert "  fault       node-0: undersized: needs 142 bytes\n" in text
 
 
 def test_jobs_stand_one_below_the_other() -> None:

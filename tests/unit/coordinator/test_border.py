@@ -1,10 +1,24 @@
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_coordinator.border import Checked, check, shape_fault
+from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, Step, Worker
-from checkpoint_replicator.messages import BackupEntry, BackupResult, Held, NodeReport, Party, Saving, Service
+from checkpoint_replicator.messages import (
+    BackupEntry,
+    BackupResult,
+    Fault,
+    Held,
+    NodeReport,
+    Party,
+    RestoreProgress,
+    Saving,
+    Service,
+    ServiceHealth,
+)
+from checkpoint_replicator.records import Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
 
@@ -83,3 +97,44 @@ def test_a_shape_that_passes_can_be_counted_with(shape: Shape) -> None:
     if not shape_fault(shape):
         assert shape.fits(shape)
         assert shape.columns >= 1
+
+
+def test_texts_and_lists_of_a_report_are_bounded_before_anybody_keeps_them() -> None:
+    fault = Fault(kind="k" * 10_000, reason="new\nline" + "x" * 100_000)
+    stamp = Stamp(1, Epoch(1), 1)
+    report = NodeReport(
+        version=1,
+        faults=(fault,) * 1000,
+        services=(ServiceHealth(service=Service.UPLOADER, reason="y" * 100_000),) * 100,
+        backup=(BackupResult(id="1", kind="list", reason="z" * 100_000),) * 1000,
+        restore=RestoreProgress(stamp=stamp, failed=(fault,) * 5000),
+    )
+    found = checked(report)
+    assert (len(found.report.faults), len(found.report.services), len(found.report.backup)) == (256, 16, 256)
+    assert found.report.restore is not None
+    assert len(found.report.restore.failed) == 1 << 10
+    assert len(msgspec.json.encode(found.report)) < 2 << 20
+    assert found.report.faults[0].reason.startswith("new\\nlinexxx")
+    assert found.struck == ("744 of 1000 results", "744 of 1000 faults", "84 of 100 services")
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        Peer(host=Host("a"), incarnation=Incarnation("1"), control="tcp://h:1", leaves=("tcp://h:2",) * 65),
+        Peer(host=Host("a"), incarnation=Incarnation("1"), control="x" * 256, leaves=()),
+        Peer(host=Host(""), incarnation=Incarnation("1"), control="tcp://h:1", leaves=()),
+    ],
+    ids=["many endpoints", "a long one", "no host"],
+)
+def test_a_peer_that_nobody_could_reach_is_struck(peer: Peer) -> None:
+    found = checked(NodeReport(version=1, transfer=peer))
+    assert found.report.transfer is None
+    assert found.struck == ("transfer: impossible endpoints",)
+
+
+def test_a_report_with_endless_saves_or_an_endless_root_is_refused() -> None:
+    many = NodeReport(version=1, backup_requested=(GOOD.save,) * 20_000)
+    assert check(JOB, SENDER, many) == "20000 saves under way, expected at most 16384"
+    long = NodeReport(version=1, backup_root="x" * 1001)
+    assert check(JOB, SENDER, long) == "a backup root of 1001 characters, expected at most 1000"

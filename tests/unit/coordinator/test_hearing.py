@@ -1,11 +1,18 @@
+import pytest
+
+from checkpoint_coordinator import hearing
 from checkpoint_coordinator.hearing import Hearing
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Host, Incarnation
+from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, Step, Worker
 from checkpoint_replicator.liveness import Life
-from checkpoint_replicator.messages import NodeReport, Party, RestoreProgress, Service
+from checkpoint_replicator.messages import Held, NodeReport, Party, RestoreProgress, Service
 from checkpoint_replicator.records import Help
+from checkpoint_replicator.save import Save, ShardKey, Tag
+from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 
+SHAPE = Shape(1, 1, 1, "pytorch")
+TAG = Tag(Job("run"), Save(Epoch(1), Step(1)), SHAPE, ShardKey(Rank(0), Worker(0)), Address("a" * 64), 1)
 STAMP = Stamp(1, Epoch(1), 1)
 
 
@@ -114,3 +121,14 @@ def test_a_life_that_was_superseded_calls_in_vain() -> None:
     assert hearing.call(Host("a"), 1) == ""
     assert hearing.superseded() == {Host("a"): ["a1"]}
     assert not hearing.take(party("a"), NodeReport(version=1), 2)
+
+
+def test_all_hosts_together_report_so_many_shards_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "MOST_SHARDS", 3)
+    heard = Hearing(Times())
+    two = NodeReport(version=1, held=(Held(tag=TAG),) * 2)
+    assert heard.take(party("a"), two, 0.0)
+    assert not heard.take(party("b"), two, 0.0)
+    assert heard.take(party("a"), NodeReport(version=2, held=two.held), 0.0)
+    assert heard.take(party("b"), NodeReport(version=1, held=two.held[:1]), 0.0)
+    assert not heard.take(party("b"), NodeReport(version=2, held=two.held), 0.0)

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
 import structlog
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from checkpoint_coordinator.desk import Options
 from checkpoint_coordinator.gauges import Gauges
 from checkpoint_coordinator.machine import CoordinatorMachine
 from checkpoint_coordinator.office import Office
 from checkpoint_replicator.ids import Host, Incarnation, Job, new_id
-from checkpoint_replicator.messages import Beacon, Envelope, Party, Service
+from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
@@ -105,3 +107,38 @@ async def test_a_redis_that_is_away_is_asked_again() -> None:
 
     await scene.played(failed)
     assert scene.registry.get_sample_value("checkpoint_replicator_store_failures_total")
+
+
+async def test_what_strangers_can_cause_is_counted_each_time_and_logged_now_and_then() -> None:
+    scene = Scene()
+
+    def refused() -> float:
+        name = "checkpoint_replicator_coordinator_events_total"
+        return scene.registry.get_sample_value(name, {"event": "report_refused"}) or 0.0
+
+    def shout() -> bool:
+        if scene.office.machine.active:
+            for _ in range(20):
+                party = Party(host=Host("x\n" * 1000), service=Service.TRANSFER, incarnation=Incarnation("1"))
+                scene.office.hear(party, NodeReport(version=1))
+        return refused() >= 100
+
+    with capture_logs() as lines:
+        await scene.played(shout)
+    told = [line for line in lines if line["event"] == "report_refused"]
+    assert 1 <= len(told) < 10
+    assert told[0]["reason"] == "a NodeReport from a transfer, expected from a watcher"
+    assert len(told[0]["node"]) < 1000
+
+
+async def test_an_answer_of_redis_that_nobody_foresaw_ends_the_office_and_not_only_its_decisions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(MemoryManifestStore, "acquire", broken)
+    scene = Scene()
+    with pytest.raises(ZeroDivisionError):
+        async with asyncio.timeout(10):
+            await scene.office.run(scene.stopping)

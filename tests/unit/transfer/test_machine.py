@@ -415,3 +415,58 @@ def test_many_fetches_share_the_window() -> None:
     net.wait(5)
     assert all(b.holds(number) for number in range(4))
     assert token(address_of(0), 0) == b.disk.shards[address_of(0)][0]
+
+
+def test_nothing_is_kept_of_shards_that_peers_ask_for_in_vain() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    sender = Party(host=Host("b"), service=Service.TRANSFER, incarnation=b.peer.incarnation)
+    machine = a.machine
+    before = vars(machine)["_jobs"].copy()
+    for number in range(3000):
+        want = Want(address=address_of(number), answer_to=b.peer, tree=True)
+        machine.handle(do.MessageCame(sender, JOB, want), net.now)
+        machine.handle(do.ShardAbsent(address_of(number), "not here"), net.now)
+    for second in range(1, 10):
+        machine.handle(Ticked(), net.now + second)
+    assert vars(machine)["_jobs"] == before
+
+
+def test_strangers_complaints_of_shards_have_few_hashed_again() -> None:
+    net = Net("a")
+    machine = net.nodes["a"].machine
+    sender = Party(host=Host("b"), service=Service.TRANSFER)
+    wanted = 0
+    for number in range(1000):
+        refused = Refused(address=address_of(number), kind="corrupt", reason="x")
+        effects = machine.handle(do.MessageCame(sender, JOB, refused), net.now)
+        wanted += sum(isinstance(effect, do.CheckShard) for effect in effects)
+    assert wanted == 64
+
+
+def test_a_tree_is_not_sent_again_and_again_to_one_peer() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    sender = Party(host=Host("b"), service=Service.TRANSFER, incarnation=b.peer.incarnation)
+    want = do.MessageCame(sender, JOB, Want(address=address_of(1), answer_to=b.peer, tree=True, credit=1))
+
+    def sent(event: do.TransferEvent, now: float) -> int:
+        return sum(isinstance(effect, do.SendOffer) for effect in a.machine.handle(event, now))
+
+    assert sent(want, net.now) == 0
+    assert sent(do.ShardOpened(address_of(1), [MIB]), net.now) == 1
+    assert [sent(want, net.now) for _ in range(5)] == [0] * 5
+    assert sent(want, net.now + 1) == 1
+
+
+def test_what_peers_say_is_repeated_shortly() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    a.disk.put(tag_of(1, 1), 1)
+    offer(a, 1, 1, b)
+    sender = Party(host=Host("b"), service=Service.TRANSFER, incarnation=b.peer.incarnation)
+    refused = Refused(address=address_of(1), kind="k" * 1000, reason="new\nline" * 100_000)
+    a.machine.handle(do.MessageCame(sender, JOB, refused), net.now)
+    [copy] = a.machine.report.copies
+    assert len(copy.reason) < 500
+    assert copy.reason.isprintable()

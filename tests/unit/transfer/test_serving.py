@@ -1,3 +1,5 @@
+import msgspec
+
 from checkpoint_replicator.ids import Host, Incarnation
 from checkpoint_replicator.messages import Run, Want
 from checkpoint_replicator.records import Peer
@@ -5,7 +7,7 @@ from checkpoint_transfer.budget import Budget
 from checkpoint_transfer.holder import SayNotYet, SendLeaves
 from checkpoint_transfer.leaves import LeafSet
 from checkpoint_transfer.patience import Patience
-from checkpoint_transfer.serving import Serving
+from checkpoint_transfer.serving import MOST_RUNS, Serving
 from checkpoint_transfer.source import source_of
 from support.transfer_net import MIB, address_of
 
@@ -115,3 +117,13 @@ def test_parked_leaves_are_answered_not_yet_in_time() -> None:
     effects, late = peers.tick(2.0)
     assert effects == [(ONE, (peer("b"), SayNotYet((Run(first=0, count=1),), gone=False, reason="not here yet")))]
     assert late == []
+
+
+def test_parked_wants_name_so_many_runs_at_most() -> None:
+    peers = serving()
+    runs = (Run(first=0, count=1),) * (MOST_RUNS // 2)
+    for name in ("b", "c"):
+        assert peers.park(msgspec.structs.replace(want(name, 0, 1), runs=runs), 0.0)
+    assert not peers.park(want("d", 0, 1), 0.0)
+    peers.tick(2.0)
+    assert peers.park(want("d", 0, 1), 2.0)

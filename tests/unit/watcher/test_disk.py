@@ -2,8 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from checkpoint_replicator.fence import Stamp
@@ -191,6 +193,18 @@ def test_s05_verifying_finds_a_flipped_bit_and_quarantine_takes_the_name(disk: D
     assert gone.reason
 
 
+def test_what_was_changed_by_hand_has_fallen_and_can_still_be_dropped(disk: Disk) -> None:
+    tag = named(disk)
+    data = root(disk) / f"{tag.address}.data"
+    with data.open("ab") as file:
+        file.write(b"more")
+    assert disk.perform(do.TakeInventory()) == did.InventoryTaken((), (tag,))
+    assert disk.start().fallen == (tag,)
+    assert disk.perform(do.DropSaves((tag,))) == did.SavesDropped((tag,))
+    assert disk.perform(do.TakeInventory()) == did.InventoryTaken(())
+    assert not data.exists()
+
+
 def test_a_shard_that_is_read_is_neither_dropped_nor_quarantined(disk: Disk) -> None:
     tag = named(disk)
     with disk.ramdisk.open_shard(tag.address):
@@ -231,6 +245,30 @@ def test_only_the_sessions_own_yaml_is_removed(disk: Disk) -> None:
     assert disk.perform(do.RemoveYaml(SESSION, identity)) == did.YamlRemoved(SESSION)
     assert not path.exists()
     assert disk.perform(do.RemoveYaml(SESSION, identity)) == did.YamlRemoved(SESSION)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_yaml_that_comes_while_the_last_one_is_removed_stays(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, *, in_place: bool
+) -> None:
+    path = root(disk) / "replicator.yaml"
+    path.write_text("old")
+    facts = path.stat()
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if self == path:
+            fresh = path if in_place else path.with_name("replicator.yaml.tmp")
+            fresh.write_text("newer")
+            if not in_place:
+                fresh.replace(path)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    identity = YamlIdentity(facts.st_ino, facts.st_size, facts.st_ctime_ns, "d")
+    assert disk.perform(do.RemoveYaml(SESSION, identity)) == did.YamlRemoved(SESSION)
+    assert path.read_text() == "newer"
+    assert list(disk.ramdisk.layout.aside.iterdir()) == []
 
 
 def test_session_and_fence_survive(disk: Disk) -> None:
@@ -349,3 +387,48 @@ def test_a_job_that_is_being_read_keeps_its_session_and_its_fence(disk: Disk) ->
     started = disk.start()
     assert started.session == RECORD
     assert list(started.fences) == [JOB]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"id": "../../x"}, "expected a session id, found '../../x'"),
+        ({"markers": (Marker("../x.restore"),)}, "expected names of markers, found '../x.restore'"),
+        ({"spec": SessionSpec(JOB, Rank(7), SHAPE)}, f"expected a rank below {SHAPE.nodes}, found 7"),
+    ],
+    ids=["id", "marker", "rank"],
+)
+def test_a_session_that_no_watcher_wrote_is_set_aside(disk: Disk, change: dict[str, Any], expected: str) -> None:
+    disk.perform(do.WriteSession(msgspec.structs.replace(RECORD, **change)))
+    started = disk.start()
+    assert started.session is None
+    assert expected in started.unreadable[0]
+    assert disk.ramdisk.layout.session.with_name("session.json.unreadable").exists()
+
+
+def test_a_save_that_may_not_be_read_is_unsupported_and_no_end_of_the_process(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(disk)
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("checkpoint_watcher.disk.hash_shard", denied)
+    answer = disk.hash(do.HashClaim(CLAIM))
+    assert answer == did.HashFailed(CLAIM, "unsupported", "a part of it may not be read: Permission denied")
+
+
+def test_errors_are_told_in_short_lines_and_never_to_a_pipe(disk: Disk) -> None:
+    disk.perform(do.AppendErrors("x" * 100_000 + "\udcff"))
+    assert len((root(disk) / "replicator.errors").read_bytes()) < 3000
+    (root(disk) / "replicator.errors").unlink()
+    os.mkfifo(root(disk) / "replicator.errors")
+    disk.perform(do.AppendErrors("a line"))
+
+
+def test_sidecars_that_cannot_be_read_are_named_at_the_start(disk: Disk) -> None:
+    tag = named(disk)
+    disk.ramdisk.layout.sidecar(tag).write_bytes(b"garbage")
+    [reason] = disk.start().unreadable
+    assert reason.endswith("nothing that it may name is removed")

@@ -54,3 +54,12 @@ def test_one_event_registers_once(node: Node) -> None:
     node.register()
     node.register()
     assert node.effects == [Register((Job("a"), Job("b")))]
+
+
+def test_a_reason_that_repeats_what_others_say_is_short_and_in_one_line(node: Node) -> None:
+    fault = Fault(kind="uncopied", reason="new\nline\udcff" + "x" * 100_000, save=save(1))
+    assert node.blame(fault)
+    assert not node.blame(fault)
+    [kept] = node.faults.values()
+    assert kept.reason.startswith("new\\nline\\udcffxxx")
+    assert len(kept.reason) < 1100

@@ -112,6 +112,23 @@ def test_law_8_the_transfer_learns_what_to_keep_free_for_the_next_save(shell: Wa
     assert shell.report.room.reserve == 1100
 
 
+def test_of_many_saves_in_flight_the_oldest_and_the_newest_are_offered_and_none_that_was_given_up(
+    shell: WatcherShell,
+) -> None:
+    run_fresh(shell)
+    wanted = orders(peers=(SELF, PEER))
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, orders=wanted))
+    for step in range(1, 10):
+        shell.disk.save(step)
+    shell.scan()
+    shell.wait(0.2)
+    assert [offer.tag.save.step for offer in shell.transfer.offers] == [1, 2, 8, 9]
+    given_up = keep(1, drop=(3, 4, 8))
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=3, orders=wanted, keep=given_up))
+    shell.wait(0.2)
+    assert [offer.tag.save.step for offer in shell.transfer.offers] == [2, 5, 7, 9]
+
+
 def test_status_json_says_what_is_committed_protected_and_backed_up(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.disk.save(1)

@@ -262,6 +262,28 @@ def test_a_keep_list_drops_what_it_lets_go_and_marks_the_commit(shell: WatcherSh
     assert shell.report.newest_committed == save(3)
 
 
+def test_what_does_not_stand_any_more_goes_when_a_keep_list_lets_it_go(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    for step in (1, 2, 3):
+        shell.disk.save(step)
+        shell.scan()
+    shell.feed(did.InventoryTaken((Held(tag=tag(3), own=True),), (tag(1), tag(2))))
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(3, 2, 3)))
+    assert sorted(held.save.step for held in shell.disk.held) == [2, 3]
+
+
+def test_a_copy_that_lands_after_its_save_was_let_go_goes_too(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    for step in (1, 2):
+        shell.disk.save(step)
+        shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(2, 2)))
+    late = tag(1, rank=1, content="late")
+    shell.disk.hold(late, "late", own=False)
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    assert list(shell.disk.held) == [tag(2)]
+
+
 def test_law_7_fence_json_is_written_before_a_keep_list_is_obeyed(shell: WatcherShell) -> None:
     run_fresh(shell)
     for step in (1, 2):

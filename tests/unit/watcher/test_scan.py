@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint_replicator.ramdisk.files import Files
 from checkpoint_watcher.framework import Arrival
 from checkpoint_watcher.scan import Scanner
 from checkpoint_watcher.snapshot import Snapshot
@@ -145,3 +146,37 @@ def test_an_equal_yaml_written_anew_is_another_one(scanner: Scanner, tmp_path: P
     assert second is not None
     assert first.text == second.text
     assert first.identity != second.identity
+
+
+def test_a_yaml_that_is_a_link_is_a_bad_one_and_says_so(scanner: Scanner, tmp_path: Path) -> None:
+    (tmp_path / "replicator.yaml").symlink_to("/etc/passwd")
+    seen = scanner.scan(0).yaml
+    assert seen is not None
+    assert (seen.text, seen.obstacle) == (b"", "replicator.yaml: is a link, expected a file")
+
+
+def test_a_save_with_paths_that_are_too_long_is_left_to_hashing_which_names_it(
+    scanner: Scanner, tmp_path: Path
+) -> None:
+    top = tmp_path / "5"
+    top.mkdir()
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=folder)
+        folder, old = os.open("d" * 250, os.O_RDONLY, dir_fd=folder), folder
+        os.close(old)
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    (top / "a").write_bytes(b"x")
+    assert names(scanner.scan(0, {"5": Arrival.MOVED})) == ["5"]
+    Files().remove(top)
+
+
+def test_a_pipe_among_the_saves_is_foreign_and_holds_nobody(scanner: Scanner, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "j-s1-n0-w0.save")
+    os.mkfifo(tmp_path / "replicator.yaml")
+    (tmp_path / "6").mkdir()
+    os.mkfifo(tmp_path / "6" / ".metadata")
+    (tmp_path / "6" / "a").write_bytes(b"x")
+    assert scanner.scan(0).foreign == 2
+    assert names(scanner.scan(20.0, {"6": Arrival.CLOSED})) == []

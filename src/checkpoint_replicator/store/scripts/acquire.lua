@@ -13,10 +13,13 @@ local token = stamp[1] + 1
 local held = lease(KEYS[1])
 local left = run('PTTL', KEYS[1])
 if held and left ~= -1 and left <= 10 * tonumber(ARGV[2]) then
-  if held.incarnation ~= ARGV[1] or type(held.token) ~= 'number' then
+  if held.incarnation ~= ARGV[1] or not counted(held.token) then
     return false
   end
   token = held.token
+end
+if token >= 281474976710656 then
+  bad(KEYS[2], 'field token leaves no room for another')
 end
 run('HSET', KEYS[2], 'token', whole(math.max(token, stamp[1])), 'epoch', whole(stamp[2]), 'number', whole(stamp[3]))
 run('SET', KEYS[1], ARGV[3] .. whole(token) .. '}', 'PX', ARGV[2])

@@ -16,6 +16,15 @@ local function run(command, key, ...)
   return answer
 end
 
+-- A number that can be counted on from here: whole, not negative, and exact in a double; nil for anything else.
+local function counted(value)
+  local number = tonumber(value)
+  if number and number >= 0 and number < 9007199254740992 and number == math.floor(number) then
+    return number
+  end
+  return nil
+end
+
 -- The highest stamp as three numbers; zeros where there is none.
 local function fence(key)
   local texts = run('HMGET', key, 'token', 'epoch', 'number')
@@ -24,7 +33,7 @@ local function fence(key)
   end
   local stamp = {}
   for part, name in ipairs({'token', 'epoch', 'number'}) do
-    stamp[part] = texts[part] and tonumber(texts[part])
+    stamp[part] = texts[part] and counted(texts[part])
     if not stamp[part] then
       bad(key, 'field ' .. name .. ' is no number')
     end

@@ -1,0 +1,136 @@
+"""`make nightly`: seeds for a while, every deliberate fault, and the tests that CI runs small; one report of all."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from simulation.run import play
+from simulation.sometimes import SOMETIMES
+from simulation.story import retell
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MOST_STORIES: Final = 5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all parts, write the report; 1 where any of them found something."""
+    parser = argparse.ArgumentParser(prog="nightly", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="so long seeds are played, by the clock")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; another one every night finds more")
+    parser.add_argument("--seeds", type=int, default=1 << 30, help="so many at most")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="where the report goes")
+    parser.add_argument("--no-mutants", action="store_true")
+    parser.add_argument("--no-tests", action="store_true", help="leave out the tests that are marked nightly")
+    options = parser.parse_args(arguments)
+    options.build.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
+    if not options.no_mutants:
+        report["mutants"] = _mutants(options.build)
+    if not options.no_tests:
+        report["tests"] = _tests(options.build)
+    faults = _faults(report)
+    report["faults"] = faults
+    (options.build / "nightly.json").write_text(json.dumps(report, indent=1))
+    text = _text(report)
+    (options.build / "nightly.txt").write_text(text)
+    print(text)
+    return int(bool(faults))
+
+
+def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
+    total: Counter[str] = Counter()
+    troubles: Counter[str] = Counter()
+    failed: list[int] = []
+    begun, spent, seed = time.monotonic(), time.process_time(), first
+    while seed < first + most and time.monotonic() - begun < seconds:
+        played = play(seed)
+        total.update(played.hits)
+        troubles.update(name.partition(":")[2] or name for name in played.troubles)
+        if played.error is not None:
+            failed.append(seed)
+        seed += 1
+    spent = time.process_time() - spent
+    return {
+        "first": first,
+        "seeds": seed - first,
+        "events": total["events"],
+        "cpu_seconds": round(spent, 1),
+        "seeds_a_minute": round(60 * (seed - first) / spent) if spent else 0,
+        "failed": failed,
+        "stories": [retell(one) for one in failed[:MOST_STORIES]],
+        "sometimes": {name: total[name] for name in SOMETIMES},
+        "not_reached": [name for name in SOMETIMES if not total[name]],
+        "troubles": dict(sorted(troubles.items())),
+        "happened": dict(sorted(total.items())),
+    }
+
+
+def _mutants(build: Path) -> dict[str, Any]:
+    rows = build / "mutants.json"
+    code = _run(["-m", "simulation.mutants", "--report", str(rows)])
+    found = json.loads(rows.read_text())
+    return {
+        "code": code,
+        "noticed": sum(row["killed"] for row in found),
+        "of": len(found),
+        "lived": [row["name"] for row in found if not row["killed"]],
+        "rows": found,
+    }
+
+
+def _tests(build: Path) -> dict[str, Any]:
+    """Run what is marked nightly: all crash points, the whole size of what CI runs small."""
+    junit = build / "nightly-tests.xml"
+    code = _run(["-m", "pytest", "-q", "-m", "nightly", f"--junitxml={junit}"])
+    return {"code": code, "report": junit.name}
+
+
+def _run(arguments: list[str]) -> int:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    return subprocess.run([sys.executable, *arguments], check=False, cwd=ROOT, env=environment).returncode
+
+
+def _faults(report: dict[str, Any]) -> list[str]:
+    simulation = report["simulation"]
+    found = [f"seed {seed} broke a law" for seed in simulation["failed"]]
+    found += [f"not reached: {name}" for name in simulation["not_reached"]]
+    if report.get("mutants", {}).get("code"):
+        found.append(f"mutants: {', '.join(report['mutants']['lived']) or 'too slow'}")
+    if report.get("tests", {}).get("code") not in {None, 0, 5}:  # 5: nothing is marked
+        found.append("tests that are marked nightly failed")
+    return found
+
+
+def _text(report: dict[str, Any]) -> str:
+    simulation = report["simulation"]
+    lines = [
+        f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events",
+        f"{simulation['cpu_seconds']} s of CPU, {simulation['seeds_a_minute']} seeds a minute",
+        f"failed: {' '.join(map(str, simulation['failed'])) or 'none'}",
+        "",
+        "what went wrong:",
+        *(f"{count:9} {name}" for name, count in simulation["troubles"].items()),
+        "",
+        "what must happen sometimes:",
+        *(f"{count:9} {name}" for name, count in simulation["sometimes"].items()),
+    ]
+    if "mutants" in report:
+        lines += ["", f"mutants: {report['mutants']['noticed']} of {report['mutants']['of']} noticed"]
+        lines += [
+            f"{row['seconds']:7.1f} s  {'' if row['killed'] else 'LIVED '}{row['name']} (law {row['law']})"
+            for row in report["mutants"]["rows"]
+        ]
+    if "tests" in report:
+        lines += ["", f"tests that are marked nightly: exit code {report['tests']['code']}"]
+    lines += ["", *(f"FAULT: {fault}" for fault in report["faults"]), *simulation["stories"]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""The nightly run in small."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulation import nightly
+
+
+def test_a_night_reports_seeds_troubles_and_what_was_not_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = nightly.main(["--seeds", "3", "--no-mutants", "--no-tests", "--build", str(tmp_path)])
+    report = json.loads((tmp_path / "nightly.json").read_text())
+    assert report["simulation"]["seeds"] == 3
+    assert report["simulation"]["failed"] == []
+    assert report["faults"] == [f"not reached: {name}" for name in report["simulation"]["not_reached"]]
+    assert code == int(bool(report["faults"]))
+    text = (tmp_path / "nightly.txt").read_text()
+    assert capsys.readouterr().out == text + "\n"
+    assert text.startswith("3 seeds from 0 on, ")
+
+
+def test_a_seed_that_breaks_a_law_is_a_fault_of_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.rest.PATIENCE", 0.0)
+    assert nightly.main(["--seeds", "1", "--no-mutants", "--no-tests", "--build", str(tmp_path)]) == 1
+    report = json.loads((tmp_path / "nightly.json").read_text())
+    assert report["faults"][0] == "seed 0 broke a law"
+    assert "law 6" in report["simulation"]["stories"][0]
