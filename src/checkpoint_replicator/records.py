@@ -162,6 +162,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
         rejected: newer saves and why not.
         forced: who ordered exactly this: `command` or `restore.version`; empty where nobody did.
         warning: a line for `replicator.errors` of every node, where people should know of what was decided.
+        silent: witnesses without whose answer a save was chosen; trainers read it in `replicator.errors`.
     """
 
     stamp: Stamp
@@ -172,6 +173,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
     rejected: tuple[Rejected, ...] = ()
     forced: str = ""
     warning: str = ""
+    silent: tuple[str, ...] = ()
 
 
 class ShardPlan(Record, frozen=True, kw_only=True):

@@ -11,9 +11,10 @@ from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
 from checkpoint_coordinator.farewell import Farewell
-from checkpoint_coordinator.index import Hashes, hashes, recall
+from checkpoint_coordinator.index import Hashes, State, hashes, recall
 from checkpoint_coordinator.inventory import take_stock
-from checkpoint_coordinator.ledger import Ledger
+from checkpoint_coordinator.ledger import Ledger, known
+from checkpoint_coordinator.memory import Memory
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.safekeeping import Safekeeping
@@ -50,8 +51,9 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-HOSTS_PERIOD: Final = 5.0
-"""Seconds between two readings of the registered hosts."""
+REPAIR_SOON: Final = 1.0
+"""Seconds after a write that failed until it is looked whether Redis still holds what was written."""
+MOST_KEYS: Final = 8
 MOST_ASKED: Final = 1024
 """So many silent hosts are asked for at most whether they call for help."""
 FORGET_AGE: Final = 24 * 3600.0
@@ -92,10 +94,8 @@ class CoordinatorMachine:
         """When the job's name is to be taken out of Redis; None: not now."""
         self._went_back = False
         """Redis came back with older data: what it says of people's orders may have been taken back since."""
-        self._found: Stamp = ZERO
+        self._fence_found: Stamp = ZERO
         """The fence in the snapshot of this tenure."""
-        self._top_written: Stamp = ZERO
-        """The highest stamp that Redis ever took from us."""
         self._tenure = Tenure(times)
         self._ledger = Ledger()
         self._times = times
@@ -110,8 +110,12 @@ class CoordinatorMachine:
         self._failures = 0
         self._retry_snapshot: float | None = None
         self._hosts_at: float | None = None
+        self._check_at = float("-inf")
+        self._memory = Memory()
+        self._found = State()
+        """What Redis held when the lease was taken."""
         self._rebuilding: float | None = None
-        """Until when all waits for N reports, after Redis lost its data under a coordinator that remembers."""
+        """Until when all waits for N reports, after Redis went back under a coordinator that remembers."""
         self._now = float("-inf")
         self._looked = float("-inf")
         self._due = False
@@ -230,7 +234,7 @@ class CoordinatorMachine:
         self._raising = self._removal = None
         self._ledger.forget()
         self.desk.begin(now)
-        self._hosts_at = now
+        self._hosts_at = self._check_at = now
         return [
             Note("lease_taken", {"token": str(event.lease.token)}),
             ReadSnapshot(event.lease.token),
@@ -255,35 +259,35 @@ class CoordinatorMachine:
 
     def _lose(self, reason: str) -> list[Effect]:
         """Nothing is decided any more before the lease is taken anew and Redis is read again."""
+        if self._ready:
+            self._memory.leave(self._ledger.written)
         self._ready = False
         self._ledger.forget()
         self._due = True
         return [Note("lease_lost", {"reason": reason})]
 
     def _take_up(self, event: SnapshotRead, now: float) -> None:
-        """Begin a tenure with what Redis holds; where it holds nothing, with what we remember, if nobody outdid it."""
+        """Begin a tenure with what Redis holds, or with what we remember where that is the later."""
         lease = self._tenure.lease
-        if lease is None or self._ready or event.token != lease.token:
+        if lease is None or event.token != lease.token:
+            return
+        if self._ready:
+            self._repair(event)
             return
         desk, snapshot = self.desk, event.snapshot
         desk.unix = event.unix - now
         self._store = snapshot.store
-        found = recall(snapshot.hashes)
+        self._found = recall(snapshot.hashes)
+        self._found.unreadable.extend(snapshot.spoilt.values())
         self._rebuilding = None
-        if found.epoch is None and desk.state.epoch is not None and self._top_obeyed(all_of_them=True) <= desk.stamp:
+        if self._memory.begin(snapshot.fence, empty=self._found.epoch is None):
             self._rebuilding = now + self._times.lost
-            desk.note("index_lost", reason="Redis lost its data; this coordinator remembers, and waits for all reports")
+            desk.note("index_lost", reason="Redis went back; this coordinator remembers, and waits for all reports")
+            self._recall(desk.state, now)
         else:
-            desk.state = found
-        for text in found.unreadable[:8]:
+            self._recall(self._found, now)
+        for text in self._found.unreadable[:8]:
             desk.note("record_unreadable", reason=text)
-        desk.membership.recall(desk.state.members, desk.state.superseded)
-        for host, life in desk.state.lives:
-            desk.hearing.supersede(host, life)
-        if desk.state.epoch is not None:
-            for session, text in desk.state.epoch.refused.items():
-                desk.membership.refused.setdefault(SessionId(session), text)
-        desk.archive.recall(desk.state.backups, desk.state.last_backup)
         epoch = desk.state.epoch.number if desk.state.epoch is not None else Epoch(0)
         fence = snapshot.fence
         if desk.stamp.token > lease.token:
@@ -291,12 +295,10 @@ class CoordinatorMachine:
             self._raising = desk.stamp
             self._went_back = bool(snapshot.hashes)
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
-        self._found = fence
-        older = self._went_back or (desk.state is found and self._top_written.number > fence.number)
-        if older and self._raising is None:
+        self._fence_found = fence
+        if self._went_back and self._raising is None and not self._memory.better:
             self._doubt_orders()
-        self._ledger.reset(snapshot.hashes, fence)
-        self._rendezvous.recalled(now)
+        self._ledger.reset(known(snapshot), fence)
         self._ready = True
         self._due = True
         self._facts_at = float("-inf")
@@ -305,11 +307,33 @@ class CoordinatorMachine:
     def _doubt_orders(self) -> None:
         """What people ordered before Redis went back may be done or withdrawn; a hold harms nothing and stays."""
         self._went_back = False
-        self._found = self.desk.stamp
+        self._fence_found = self.desk.stamp
         state = self.desk.state
         if state.forced is not None or state.forgetting is not None:
             self.desk.note("orders_dropped", reason="Redis came back with older data; order again what is still wanted")
         state.forced = state.forgetting = None
+
+    def _repair(self, event: SnapshotRead) -> None:
+        """What people or accidents did to keys of ours is undone with the next write."""
+        if event.snapshot.store != self._store:
+            return  # lost altogether: the next renewal tells
+        keys = self._ledger.compare(known(event.snapshot), event.snapshot.fence)
+        if keys:
+            self._unwritten = True
+            self.desk.note("index_repaired", reason=f"not as it was written: {', '.join(keys[:MOST_KEYS])}")
+
+    def _recall(self, state: State, now: float) -> None:
+        """Go on from these decisions."""
+        desk = self.desk
+        desk.state = state
+        desk.membership.recall(state.members, state.superseded)
+        for host, life in state.lives:
+            desk.hearing.supersede(host, life)
+        if state.epoch is not None:
+            for session, text in state.epoch.refused.items():
+                desk.membership.refused.setdefault(SessionId(session), text)
+        desk.archive.recall(state.backups, state.last_backup)
+        self._rendezvous.recalled(now)
 
     def _failed(self, event: StoreFailed, now: float) -> list[Effect]:
         self._failures += 1
@@ -320,8 +344,9 @@ class CoordinatorMachine:
             case "write":
                 self._ledger.failed(now, pause)
                 self._unwritten = True
+                self._check_at = min(self._check_at, now + REPAIR_SOON - self._times.repair)  # a key may be spoilt
             case "snapshot":
-                self._retry_snapshot = now + pause
+                self._retry_snapshot = now + pause if not self._ready else None
             case "remove":
                 self._removal = now + pause
             case _:  # the hosts are read again in a moment
@@ -340,7 +365,7 @@ class CoordinatorMachine:
                 self._retry_snapshot = None
                 effects += [ReadSnapshot(self._tenure.lease.token)] if self._tenure.lease is not None else []
             return effects
-        if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
+        if self._hosts_at is None or now - self._hosts_at >= self._times.hosts:
             self._hosts_at = now
             effects.append(ReadHosts(self._silent_hosts(now)))
         if self._removal is not None and now >= self._removal:
@@ -348,6 +373,9 @@ class CoordinatorMachine:
             return [RemoveJob()]
         if self._leaving:
             return self._write(now)
+        if now - self._check_at >= self._times.repair and self._tenure.lease is not None and not self._ledger.busy:
+            self._check_at = now
+            effects.append(ReadSnapshot(self._tenure.lease.token))
         if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
@@ -374,6 +402,11 @@ class CoordinatorMachine:
             self._raising = top
             self._went_back = bool(self._ledger.known)
             desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
+        stored = desk.archive.top_stamp()
+        if self._raising is None and stored > desk.stamp:
+            self._raising = stored
+            desk.note("fence_raised", reason=f"a backup was written under {stored}, Redis knew {desk.stamp}")
+        self._catch_up()
         if self._raising is not None or self._still_rebuilding(now):
             return
         if self._older_than_nodes():
@@ -400,6 +433,16 @@ class CoordinatorMachine:
             self._stocked = found
             desk.stock = take_stock(*found)
 
+    def _catch_up(self) -> None:
+        """Number decisions above all that nodes obeyed, also under lower tokens: Redis may have gone back."""
+        desk = self.desk
+        obeyed = [voice.report.obeyed for voice in desk.hearing.voices.values() if voice.fresh]
+        number = max((stamp.number for stamp in obeyed), default=0)
+        epoch = max((stamp.epoch for stamp in obeyed), default=Epoch(0))
+        if number > desk.stamp.number or epoch > desk.stamp.epoch:
+            desk.stamp = Stamp(desk.stamp.token, max(epoch, desk.stamp.epoch), max(number, desk.stamp.number))
+            desk.next_stamp()
+
     def _still_rebuilding(self, now: float) -> bool:
         """After Redis lost its data nothing is decided before all ranks reported anew, or are lost."""
         epoch = self.desk.state.epoch
@@ -411,7 +454,13 @@ class CoordinatorMachine:
         if not wanted <= heard and now < self._rebuilding:
             return True
         self._rebuilding = None
-        self.desk.note("index_rebuilt", reason="from memory, confirmed by reports")
+        top = self._top_obeyed()
+        if self._memory.outdone(top):
+            self._memory.written()
+            self._recall(self._found, now)
+            self.desk.note("memory_outdone", reason=f"nodes obeyed {top} of another coordinator since")
+        else:
+            self.desk.note("index_rebuilt", reason="from memory, confirmed by reports")
         return False
 
     def _watch_restarts(self) -> None:
@@ -425,19 +474,16 @@ class CoordinatorMachine:
             reason = loop_text(self.desk.job, record.save, count, older(record.save, self.desk.stock))
             self.desk.note("restart_loop", save=str(record.save), reason=reason)
 
-    def _top_obeyed(self, *, all_of_them: bool = False) -> Stamp:
+    def _top_obeyed(self) -> Stamp:
         voices = self.desk.hearing.voices.values()
-        return max((voice.report.obeyed for voice in voices if voice.fresh or all_of_them), default=ZERO)
+        return max((voice.report.obeyed for voice in voices if voice.fresh), default=ZERO)
 
     def _older_than_nodes(self) -> bool:
         """Tell whether nodes obeyed more, under an earlier lease, than Redis knew when this one began."""
         desk = self.desk
         obeyed = (voice.report.obeyed for voice in desk.hearing.voices.values() if voice.fresh)
         newest = max((stamp.number for stamp in obeyed if stamp.token < desk.stamp.token), default=0)
-        if newest <= self._found.number:
-            return False
-        desk.stamp = Stamp(desk.stamp.token, desk.stamp.epoch, max(desk.stamp.number, newest))
-        return True
+        return newest > self._fence_found.number and not self._memory.better
 
     def _write(self, now: float) -> list[Effect]:
         lease, desk = self._tenure.lease, self.desk
@@ -456,7 +502,10 @@ class CoordinatorMachine:
             self._facts = facts(desk, now)
         wanted = {**hashes(desk.state, self._texts), **self._facts}
         write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
-        return [write] if write is not None else []
+        if write is None:
+            self._memory.written()
+            return []
+        return [write]
 
     def _written(self, event: Written, now: float) -> list[Effect]:
         if not self._ledger.awaits(event.stamp):
@@ -467,7 +516,7 @@ class CoordinatorMachine:
         self._failures = 0
         news = event.stamp > self._ledger.written
         count = self._ledger.took(event.stamp)
-        self._top_written = max(self._top_written, event.stamp)
+        self._memory.wrote(event.stamp)
         effects: list[Effect] = [
             Note(entry["event"], {key: text for key, text in entry.items() if key != "event"})
             for entry in self.desk.events[:count]

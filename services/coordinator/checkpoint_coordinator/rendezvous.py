@@ -39,6 +39,7 @@ ROUND_PAUSE: Final = 2.0
 """Seconds before the next round: copies found corrupt are dropped and reported meanwhile."""
 REASON_PERIOD: Final = 5.0
 """A reason that tells progress is rewritten this often."""
+MOST_SILENT: Final = 16
 LISTING_PERIOD: Final = 5.0
 """While a decision waits for the backup store it is asked again this often."""
 
@@ -349,6 +350,7 @@ class Rendezvous:
             rejected=choice.rejected,
             forced="" if facts.forced is None else BY_COMMAND if desk.state.forced is not None else BY_FILE,
             warning=self._warning(choice, facts, epoch),
+            silent=choice.silent[:MOST_SILENT],
         )
         self._choice = choice
         desk.state.plans = {}
@@ -393,7 +395,7 @@ class Rendezvous:
         count = restores(choice.save, epoch.number, desk.decisions)
         if count >= LOOP:
             return loop_text(desk.job, choice.save, count, older(choice.save, facts.stock))
-        return choice.reason if facts.silent or (newest is not None and choice.save < newest) else ""
+        return choice.reason if newest is not None and choice.save < newest else ""
 
     def _since(self, now: float) -> float:
         return round(self._desk.wall(now), 3)

@@ -199,3 +199,19 @@ def test_what_people_should_know_of_a_decision_stands_in_the_errors_once(shell: 
     shell.read(msgspec.structs.replace(view, restore=warned))
     shell.wait(5)
     assert shell.disk.files["replicator.errors"] == "a fresh start was ordered\n"
+
+
+def test_the_trainer_reads_once_which_witnesses_were_silent(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(3), "3/0/0")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    view = shell.view_of(outcome=Outcome.RESTORE, save=tag(3).save, shards=plan(tag(3)), number=2)
+    assert view.restore is not None
+    silent = ("the backup store gs://b (no listing yet)",)
+    view = msgspec.structs.replace(view, restore=msgspec.structs.replace(view.restore, silent=silent))
+    shell.read(view)
+    shell.wait(3)
+    assert shell.disk.files["replicator.errors"] == (
+        "step 3 is restored without an answer of the backup store gs://b (no listing yet): "
+        "a newer save there would be missed\n"
+    )
