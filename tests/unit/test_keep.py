@@ -109,3 +109,7 @@ def test_the_oldest_and_the_newest_in_flight_are_not_given_up(view: View) -> Non
         return
     assert flying[0] not in keep.drop
     assert flying[-1] not in keep.drop
+
+
+def test_a_save_under_backup_is_not_given_up_between_others_in_flight() -> None:
+    assert given_up([save(1), save(2), save(3), save(4)], (), [save(2)]) == {save(3)}

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
-from checkpoint_coordinator.facts import facts
+from checkpoint_coordinator.facts import facts, inherited
 from checkpoint_coordinator.farewell import Farewell
 from checkpoint_coordinator.index import Hashes, State, hashes, recall
 from checkpoint_coordinator.inventory import take_stock
@@ -122,6 +122,9 @@ class CoordinatorMachine:
         self._unwritten = False
         self._looped = Epoch(0)
         self._facts: Hashes = {}
+        self._inherited: Hashes = {}
+        """What an earlier coordinator wrote of nodes; it stands until they report, or another epoch opens."""
+        self._inherited_in = Epoch(0)
         self._texts = Texts()
         self._stocked: object = None
         """Of what the desk's stock was made."""
@@ -299,6 +302,7 @@ class CoordinatorMachine:
         if self._went_back and self._raising is None and not self._memory.better:
             self._doubt_orders()
         self._ledger.reset(known(snapshot), fence)
+        self._inherited, self._inherited_in = inherited(snapshot.hashes), epoch
         self._ready = True
         self._due = True
         self._facts_at = float("-inf")
@@ -499,7 +503,9 @@ class CoordinatorMachine:
             return [cleared] if cleared is not None else []
         if now - self._facts_at >= self._times.facts:
             self._facts_at = now
-            self._facts = facts(desk, now)
+            if desk.state.epoch is not None and desk.state.epoch.number != self._inherited_in:
+                self._inherited = {}
+            self._facts = {**self._inherited, **facts(desk, now)}
         wanted = {**hashes(desk.state, self._texts), **self._facts}
         write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
         if write is None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from checkpoint_coordinator.gauges import Gauges
@@ -31,6 +32,7 @@ from checkpoint_coordinator.words import (
     Write,
     Written,
 )
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Publisher
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
@@ -144,9 +146,9 @@ class Office:
     async def _give_back(self) -> None:
         for effect in self.machine.handle(StopRequested(), time.monotonic()):
             if isinstance(effect, ReleaseLease):
-                with suppress(UnreachableError, ProtocolError, TimeoutError):
+                with suppress(UnreachableError, ProtocolError, TimeoutError), failpoint.giving(effect):
                     async with asyncio.timeout(GIVE_BACK):
-                        await self._store.release(self.job, effect.lease)
+                        await self._ask(effect, partial(self._release, effect))
                     self._log.info("lease_released", token=effect.lease.token)
 
     async def _perform(self, effect: Effect) -> None:
@@ -160,10 +162,10 @@ class Office:
                     tell = self._log.warning if event in ALARMS else self._log.info
                     tell(event, **fields)
             case RenewLease():
-                self._renewals.put_nowait(("renew", lambda: self._renew(effect)))
+                self._renewals.put_nowait(("renew", partial(self._ask, effect, lambda: self._renew(effect))))
             case _:
                 name, request = self._request(effect)
-                self._lane.put_nowait((name, request))
+                self._lane.put_nowait((name, partial(self._ask, effect, request)))
 
     def _is_news(self, event: str) -> bool:
         """Tell whether an event that strangers can cause is to be logged; each is counted."""
@@ -189,6 +191,10 @@ class Office:
                 return "remove", self._remove
             case ReadHosts():
                 return "hosts", lambda: self._hosts(effect)
+
+    async def _ask(self, effect: Effect, request: Request) -> Event | None:
+        with failpoint.doing(effect):
+            return await request()
 
     async def _serve(self, queue: asyncio.Queue[tuple[str, Request]]) -> None:
         """Ask Redis one thing after another; what fails is an event too."""

@@ -9,7 +9,7 @@ from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, NodeReport, Party, Wish
 from checkpoint_replicator.records import Help, HostRecord, Lease
-from checkpoint_replicator.store import Change, Renewal, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, Snapshot
 
 __all__ = [
     "AcquireLease",
@@ -161,6 +161,11 @@ class Write(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     after: Stamp = ZERO
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which keys it writes, and into which state: `keep`, `step=committed`."""
+        return tuple(dict.fromkeys(map(_kind, self.changes)))
+
 
 class RemoveJob(msgspec.Struct, frozen=True):
     """Take the job out of `ckpt:jobs`; answer JobRemoved or StoreFailed(remove)."""
@@ -177,6 +182,14 @@ class Note(msgspec.Struct, frozen=True):
 
     event: str
     fields: Mapping[str, str]
+
+
+def _kind(change: Change) -> str:
+    if isinstance(change, AddEvent):
+        return "event"
+    key = change.key.partition(":")[0]
+    state = change.fields.get("state") if isinstance(change, SetHash) else None
+    return f"{key}={state}" if state else f"-{key}" if isinstance(change, Delete) else key
 
 
 Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob | Publish | Note

@@ -174,7 +174,7 @@ class WatcherMachine:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(reason))
         self.saves.room.entries.update(event.entries)
-        self.saves.resume(event.claims)
+        self.saves.resume(event.claims, event.wished)
         self._adopt()
         self._know_jobs(now)
         self._register()

@@ -401,6 +401,14 @@ class Ramdisk:
         """Remove a partial, or what is left of one after its data got a name."""
         self._files.remove(self.layout.partial(address))
 
+    def clear_partials(self) -> None:
+        """Remove what is left of partials whose data got a name when the transfer died; for the transfer's start."""
+        with self._register.lock():
+            for address in self.partials():
+                folder = self.layout.partial(address)
+                if not any(os.path.lexists(folder / name) for name in ("data", "seed")):
+                    self._files.remove(folder)
+
     def partial_age(self, address: Address, now: float) -> float:
         """Return for how many seconds of the wall clock nothing was noted in a partial; infinite for a broken one."""
         try:

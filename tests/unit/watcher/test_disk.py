@@ -137,6 +137,16 @@ def test_law_3_a_claim_is_found_again_with_its_shape_after_a_crash(disk: Disk) -
     assert isinstance(hashed, did.ClaimHashed)
 
 
+def test_a_note_without_its_claim_is_removed_at_the_start(disk: Disk) -> None:
+    claim(disk)
+    [note] = disk.ramdisk.layout.claims.glob("*/*.json")
+    stray = note.with_name("j-s9-n0-w0.json")
+    stray.write_bytes(note.read_bytes())
+    assert disk.start().claims == (CLAIM,)
+    assert note.exists()
+    assert not stray.exists()
+
+
 def test_a_claim_without_its_note_belongs_to_the_last_session(disk: Disk) -> None:
     claim(disk)
     for note in disk.ramdisk.layout.claims.rglob("*.json"):
@@ -167,6 +177,8 @@ def test_a_trainers_wish_for_a_backup_is_seen(disk: Disk) -> None:
     answer = disk.hash(do.HashClaim(CLAIM))
     assert isinstance(answer, did.ClaimHashed)
     assert answer.wanted
+    disk.perform(do.NameShard(CLAIM, Tag(JOB, CLAIM.save, SHAPE, CLAIM.key, answer.address, answer.size)))
+    assert disk.start().wished == (CLAIM.save,)
 
 
 def test_a_stopped_hash_has_no_answer(disk: Disk) -> None:
