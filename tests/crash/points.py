@@ -94,6 +94,7 @@ ELSEWHERE: Final = {
 
 SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
 UNREACHED: Final = {
+    "watcher PublishMarkers 10": "needs a marker's directory that was not made before",
     "watcher Start 4": "needs a trash that was not emptied before",
     "watcher Start 5": "needs a trash that was not emptied before",
     "watcher AdoptStrays": "needs data of another replicator",

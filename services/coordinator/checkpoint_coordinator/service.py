@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Collection, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from checkpoint_replicator.messages import NodeReport, Party, Service, Wish
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.store.redis import RedisManifestStore
+from checkpoint_replicator.times import Times
 
 __all__ = ["run"]
 
@@ -24,15 +26,24 @@ T = TypeVar("T")
 
 POLL: Final = 1.0
 """Seconds between two looks at `ckpt:jobs`; pub/sub wakes earlier."""
+CHECK: Final = 60.0
+"""Seconds between two looks whether the server is fit."""
+CALL: Final = 5.0
+"""Longest that a call to Redis takes; less where the lease would end in it."""
 
 
 async def run(config: CoordinatorConfig, runtime: Runtime) -> None:
     """Serve every job whose lease is to be had until asked to stop."""
-    store = RedisManifestStore(config.redis, hold=True)
+    store = RedisManifestStore(config.redis, hold=True, deadline=call_deadline(config.times))
     try:
         await Coordinator(config, runtime, store).run()
     finally:
         await store.close()
+
+
+def call_deadline(times: Times) -> float:
+    """Return the seconds that a call to Redis may take: a renewal must end before the lease permits nothing more."""
+    return min(CALL, times.lease_ttl - times.lease_margin - times.lease_renewed)
 
 
 class Coordinator:
@@ -49,7 +60,8 @@ class Coordinator:
         self._listed: dict[Job, StoreId] = {}
         """In which life of the data set each job was last seen in `ckpt:jobs`."""
         self._odd: set[str] = set()
-        self._checked = False
+        self._check_at = float("-inf")
+        self._faults: dict[str, str] = {}
         self._inputs = InputLog(config.input_log)
 
     async def run(self) -> None:
@@ -103,10 +115,7 @@ class Coordinator:
 
     async def _new_jobs(self) -> list[Job]:
         try:
-            if not self._checked:
-                for fault in await self._store.check():
-                    self._runtime.log.warning("redis_misconfigured", reason=fault)
-                self._checked = True
+            await self._check_server()
             store, jobs = await self._store.store_id(), await self._store.jobs()
         except (UnreachableError, ProtocolError) as error:
             self._runtime.set_ready(str(error))
@@ -135,6 +144,18 @@ class Coordinator:
                 self._listed.pop(job, None)
                 self._runtime.log.info("job_left", job=job)
         self._listed.update({job: store for job in jobs if job in self._offices})
+
+    async def _check_server(self) -> None:
+        """Look now and then whether the server is fit; each kind of fault is told when it comes."""
+        if time.monotonic() < self._check_at:
+            return
+        faults = {fault.partition(":")[0]: fault for fault in await self._store.check()}
+        self._check_at = time.monotonic() + CHECK
+        for fault in faults.keys() - self._faults.keys():
+            self._runtime.log.warning("redis_misconfigured", reason=faults[fault])
+        for fault in self._faults.keys() - faults.keys():
+            self._runtime.log.info("redis_put_right", reason=self._faults[fault])
+        self._faults = faults
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do the work, or leave it when the process is to end; a Redis that does not answer holds nobody up."""
