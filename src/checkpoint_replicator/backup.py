@@ -14,7 +14,7 @@ import msgspec
 
 from checkpoint_replicator.blobs import Blob
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, Step, Worker, is_address
 from checkpoint_replicator.messages import BackupEntry
 from checkpoint_replicator.quote import quote
@@ -256,7 +256,7 @@ def _judge_manifest(job: Job, name: str, blobs: Mapping[str, Blob], documents: M
     if manifest.state == ABANDONED:
         return BackupEntry(name=name, whole=False, reason="abandoned")
     reason = _manifest_fault(job, manifest, blobs)
-    return BackupEntry(name=name, whole=not reason, tags=manifest.tags, reason=reason)
+    return BackupEntry(name=name, whole=not reason, tags=manifest.tags, reason=reason, stamp=manifest.stamp or ZERO)
 
 
 def _manifest_fault(job: Job, manifest: Manifest, blobs: Mapping[str, Blob]) -> str:

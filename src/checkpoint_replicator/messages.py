@@ -184,6 +184,7 @@ class BackupEntry(Struct, frozen=True, kw_only=True):
         tags: its shards; the save's epoch is 0 for Google's.
         reason: why it does not count.
         order: the JSON text of an unfinished `ORDER.json`, where there is one.
+        stamp: that of its manifest; a coordinator whose Redis forgot goes on above it.
     """
 
     name: str
@@ -191,6 +192,7 @@ class BackupEntry(Struct, frozen=True, kw_only=True):
     tags: tuple[Tag, ...] = ()
     reason: str = ""
     order: str = ""
+    stamp: Stamp = ZERO
 
 
 class BackupResult(Struct, frozen=True, kw_only=True):

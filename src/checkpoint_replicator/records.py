@@ -158,6 +158,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
         backup: name of the backup directory that holds it, where one does.
         reason: for people, and for `replicator.failed` where the outcome is unknown or lost.
         rejected: newer saves and why not.
+        silent: witnesses without whose answer a save was chosen; trainers read it in `replicator.errors`.
     """
 
     stamp: Stamp
@@ -166,6 +167,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
     backup: str | None = None
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 class ShardPlan(Record, frozen=True, kw_only=True):

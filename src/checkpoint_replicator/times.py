@@ -17,18 +17,23 @@ HOUR: Final = 3600.0
 
 _ORDER: Final[tuple[tuple[str, ...], ...]] = (
     ("report_gap", "report", "suspect", "lost"),
-    ("lease_renewed", "lease_ttl"),
-    ("lease_margin", "lease_ttl"),
+    ("orders", "suspect"),
     ("look", "beacon", "beacon_silent", "lost"),
     ("consumed", "rendezvous", "failed", "client"),
     ("empty_yaml", "consumed"),
     ("shape_quarrel", "consumed"),
     ("abandoned_quiet", "abandoned_most", "rendezvous"),
     ("bucket_silent", "rendezvous"),
+    ("want_parked", "acknowledged", "stuck"),
     ("linger", "drain"),
     ("retry_least", "retry_most"),
 )
 """Chains of rows; each must be smaller than the next."""
+_SUMS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("lease_renewed", "lease_margin"), "lease_ttl"),  # else it does nothing between two renewals
+    (("beacon_silent", "hosts"), "lost"),  # else who is cut off is lost before its call for help is read
+)
+"""Rows that follow one another; together they must be smaller than the last."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -49,6 +54,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         lease_margin: a coordinator does nothing from this long before its lease would end.
         look: shortest time between two looks of a coordinator at all that was reported.
         facts: how often a coordinator writes what people read beside its decisions.
+        hosts: how often a coordinator reads which hosts are registered and which silent ones call for help.
+        repair: how often a coordinator looks whether Redis still holds what it wrote.
         beacon: how often a coordinator publishes its beacon.
         beacon_silent: without a beacon for this long a node reads Redis.
         scan: time between two scans of the ramdisk.
@@ -56,7 +63,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         empty_yaml: an empty, closed `replicator.yaml` is bad after this long.
         consumed: a `replicator.yaml` is consumed at the latest this long after it was seen.
         shape_quarrel: open sessions that disagree on the shape fail after this long.
-        rendezvous: from the yaml's consumption, how long the nodes of a job are waited for.
+        rendezvous: from the yaml's consumption, how long the other nodes of the job are waited for; then
+            `replicator.failed` names who did not come.
         failed: from the yaml's consumption, when `replicator.failed` is written.
         client: the trainer's own time-out.
         abandoned_quiet: after an abandoned epoch the next opens when no new session came for this long.
@@ -85,6 +93,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lease_margin: float = 2.0
     look: float = 0.05
     facts: float = 1.0
+    hosts: float = 5.0
+    repair: float = 30.0
     beacon: float = 1.0
     beacon_silent: float = 5.0
     scan: float = 1.0
@@ -124,3 +134,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 small, large = getattr(self, less), getattr(self, more)
                 if not small < large:
                     yield f"{key_of[less]} is {small:g} s, expected less than {key_of[more]} ({large:g} s)"
+        for parts, most in _SUMS:
+            total, large = sum(getattr(self, part) for part in parts), getattr(self, most)
+            if not total < large:
+                names = " and ".join(key_of[part] for part in parts)
+                yield f"{names} are {total:g} s together, expected less than {key_of[most]} ({large:g} s)"

@@ -275,6 +275,10 @@ async def test_a_coordinator_without_redis_waits_and_says_so(tmp_path: Path) -> 
         await scene_bus.close()
 
 
+async def _upto(scene: Scene, save: str) -> bool:
+    return (await scene.state("keep")).get("upto") == save
+
+
 async def _holder(scene: Scene, host: str) -> bool:
     lease = (await scene.store.view(JOB, Host("a"), None)).lease
     return lease is not None and lease.host == host

@@ -17,6 +17,7 @@ from checkpoint_replicator.records import Outcome, ShardPlan
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.times import Times
 from support.eventually import eventually
+from support.redis import command
 from support.watcher_process import JOB, Conductor, WatcherProcess, conducting, until, write_yaml
 
 pytestmark = pytest.mark.timeout(90)
@@ -301,6 +302,20 @@ async def test_a_second_watcher_waits_and_names_who_has_the_lock(watcher: Watche
         watcher.kill()
         await eventually(lambda: second.get("readyz") == "ok\n")
         assert second.stop() == 0
+
+
+async def test_a_shared_key_that_somebody_spoilt_is_named_and_ends_no_watcher(
+    watcher: WatcherProcess, redis_url: str
+) -> None:
+    command(redis_url, "SET", "ckpt:jobs", "by hand")
+    write_yaml(watcher.root)
+    watcher.start()
+    await eventually(lambda: "ckpt:jobs" in watcher.get("readyz"))
+    command(redis_url, "DEL", "ckpt:jobs")
+    await eventually(lambda: watcher.get("readyz") == "ok\n")
+    assert command(redis_url, "SMEMBERS", "ckpt:jobs") == b"*1\r\n$5\r\nllama\r\n"
+    command(redis_url, "SET", "ckpt:hosts", "by hand")
+    assert watcher.stop() == 0
 
 
 async def test_law_3_kill_9_at_any_moment_loses_no_save(watcher: WatcherProcess, redis_url: str) -> None:

@@ -25,7 +25,7 @@ from checkpoint_coordinator.words import (
     Write,
     Written,
 )
-from checkpoint_replicator.errors import UnreachableError
+from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import NodeReport
@@ -107,7 +107,7 @@ class Coordinator:
                     self.bench.woken = True
                 case Note():
                     self.notes.append(effect)
-        except UnreachableError as error:
+        except (UnreachableError, ProtocolError) as error:
             if type(effect) in requests:
                 self._queue.append(StoreFailed(requests[type(effect)], str(error)))
 
@@ -123,7 +123,9 @@ class Bench:
     ) -> None:
         self.clock = ManualClock()
         self.times = times or Times()
-        self.store = StoreModel(lambda: self.clock.now + 1_700_000_000)
+        self.skew = 0.0
+        """Seconds by which the clock of Redis was moved."""
+        self.store = StoreModel(lambda: self.clock.now + 1_700_000_000 + self.skew)
         self.nodes: dict[Host, FakeNode] = {}
         self.bucket = bucket
         self.options = options or Options()
@@ -186,7 +188,7 @@ class Bench:
         return until is None
 
     def _live(self, node: FakeNode) -> None:
-        with suppress(UnreachableError):
+        with suppress(UnreachableError, ProtocolError):
             if self.store.store_id() != self._registered.get(node.host):
                 self.store.register(node.record)
                 self._registered[node.host] = self.store.store_id()
@@ -214,7 +216,9 @@ class Bench:
     def committed(self) -> list[str]:
         """Return the saves that Redis calls committed, oldest first."""
         snapshot = self.store.snapshot(JOB).hashes
-        steps = [key for key, fields in snapshot.items() if key.startswith("step:") and fields["state"] == "committed"]
+        steps = [
+            key for key, fields in snapshot.items() if key.startswith("step:") and fields.get("state") == "committed"
+        ]
         return sorted((key.removeprefix("step:") for key in steps), key=lambda text: tuple(map(int, text.split("."))))
 
 

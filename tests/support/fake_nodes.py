@@ -177,11 +177,13 @@ class FakeNode:
     def obey(self, view: NodeView) -> None:
         """Do what Redis says, unless it is older than what was obeyed before."""
         self.store = view.store or self.store
-        if view.lease is None or view.fence is None or view.fence < self.obeyed:
+        seen = self.obeyed
+        if view.lease is None or view.fence is None or view.fence < seen or view.fence.number < seen.number:
             return
-        self.obeyed = max(self.obeyed, view.fence)
+        parts = (view.epoch, view.restore, view.plan, view.keep, view.orders)
+        self.obeyed = max((seen, *(part.stamp for part in parts if part is not None)))
         self._obey_epoch(view)
-        if view.keep is not None:
+        if view.keep is not None and view.keep.stamp.token == view.lease.token:
             self._obey_keep(view.keep.upto, view.keep.keep, view.keep.drop)
         if view.orders is not None:
             self._replicate(view)

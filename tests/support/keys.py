@@ -76,6 +76,23 @@ def read(url: str) -> dict[str, Value]:
         return {key: _read(client, key, client.type(key)) for key in client.scan_iter("*")}
 
 
+def dump(url: str) -> dict[str, tuple[bytes, int]]:
+    """Take a snapshot of all that a server holds, with the milliseconds that each key has left."""
+    client: Any
+    with redis.Redis.from_url(url, protocol=2) as client:
+        return {key.decode(): (client.dump(key), max(0, client.pttl(key))) for key in client.scan_iter("*")}
+
+
+def load(url: str, snapshot: Mapping[str, tuple[bytes, int]]) -> None:
+    """Bring a snapshot back, in place of all that a server holds."""
+    client: Any
+    with redis.Redis.from_url(url, protocol=2) as client, client.pipeline() as pipeline:
+        pipeline.flushall()
+        for key, (value, left) in snapshot.items():
+            pipeline.restore(key, left, value)
+        pipeline.execute()
+
+
 def kind_of(value: Value) -> str:
     """Return the type of a value in the words of Redis."""
     match value:

@@ -1,6 +1,7 @@
 """A model of Redis as the services use it: a synchronous core for the simulation, and the async port over it."""
 
 import asyncio
+import copy
 import itertools
 import json
 import math
@@ -51,6 +52,15 @@ class StoreModel:
         """Forget everything, as FLUSHALL or a restart without persistence does."""
         for part in (self._strings, self._hashes, self._scores, self._sets, self._streams, self._expires):
             part.clear()
+
+    def backup(self) -> Callable[[], None]:
+        """Take a snapshot of the data set; what is returned brings it back, as a restart from an old one does."""
+        kept = copy.deepcopy({name: part for name, part in vars(self).items() if isinstance(part, dict)})
+
+        def restore() -> None:
+            vars(self).update(copy.deepcopy(kept))
+
+        return restore
 
     def put(self, key: str, value: Value, ttl: float | None = None) -> None:
         """Write a key by hand, past every rule."""
@@ -176,10 +186,10 @@ class StoreModel:
     def snapshot(self, job: Job) -> Snapshot:
         store = self.store_id()
         hashes: dict[str, dict[str, str]] = {}
-        spoilt: list[str] = []
+        spoilt: dict[str, str] = {}
         index = job_key(job, "keys")
         if self._is_other(index, self._hashes):
-            spoilt.append(f"{index}: expected a hash")
+            spoilt["keys"] = f"{index}: expected a hash"
         for name in sorted({*BY_HAND, *self._hashes.get(index, {})}):
             key = job_key(job, name)
             if key in self._hashes:
@@ -187,8 +197,8 @@ class StoreModel:
             elif key in self._scores:
                 hashes[name] = {member: score_text(float(score)) for member, score in self._scores[key].items()}
             elif key in self._strings or key in self._sets or key in self._streams:
-                spoilt.append(f"{key}: expected a hash or a sorted set")
-        return Snapshot(store, self._fence(job) or ZERO, hashes, tuple(spoilt))
+                spoilt[name] = f"{key}: expected a hash or a sorted set"
+        return Snapshot(store, self._fence(job) or ZERO, hashes, spoilt)
 
     def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         self._reach()

@@ -92,6 +92,7 @@ def test_a_finished_backup_counts() -> None:
     entry = judge(JOB, NAME, *finished())
     assert entry.whole, entry.reason
     assert entry.tags == tuple(tags())
+    assert entry.stamp == STAMP
 
 
 def test_s20_an_order_without_manifest_never_counts() -> None:

@@ -12,10 +12,12 @@ def test_a_host_is_judged_by_its_silence(silence: float, state: Life) -> None:
 
 
 def test_each_limit_takes_effect() -> None:
-    times = Times(report=0.2, report_gap=0.1, suspect=0.5, lost=9, stuck=1)
+    times = Times(report=0.2, report_gap=0.1, orders=0.3, suspect=0.5, lost=11, stuck=7)
     assert life(0.5, times) is Life.SUSPECT
-    assert life(9, times) is Life.LOST
-    assert pace(0, Progress(1, 2, 0), 1, times).pace is Pace.STUCK
+    assert life(10.9, times) is Life.SUSPECT
+    assert life(11, times) is Life.LOST
+    assert pace(0, Progress(1, 2, 0), 6.9, times).pace is Pace.SLOW
+    assert pace(0, Progress(1, 2, 0), 7, times).pace is Pace.STUCK
 
 
 def test_s17_a_laggard_is_dead_stuck_or_slow() -> None:

@@ -34,3 +34,14 @@ def test_names_in_files_have_dashes() -> None:
 def test_an_unknown_row_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="leese-ttl"):
         msgspec.convert({"leese-ttl": 10.0}, Times)
+
+
+def test_rows_that_follow_one_another_are_refused_where_they_are_too_long_together() -> None:
+    with pytest.raises(
+        ConfigError, match=r"lease-renewed and lease-margin are 10 s together, expected less than lease-ttl \(10 s\)"
+    ):
+        Times(lease_renewed=8)
+    with pytest.raises(
+        ConfigError, match=r"beacon-silent and hosts are 20 s together, expected less than lost \(20 s\)"
+    ):
+        Times(hosts=15)

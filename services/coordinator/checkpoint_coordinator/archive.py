@@ -235,6 +235,11 @@ class Archive:
         """Return the listing if it was ordered at this moment or later."""
         return self.listing if self.listing is not None and self.listing.asked >= moment else None
 
+    def top_stamp(self) -> Stamp:
+        """Return the highest stamp under which a backup that counts was written, as far as it was listed."""
+        entries = self.listing.entries if self.listing is not None else ()
+        return max((entry.stamp for entry in entries if entry.whole), default=ZERO)
+
     def advance(self, at: Situation) -> None:
         """Go on as far as answers and time allow."""
         self._watch_age(at)

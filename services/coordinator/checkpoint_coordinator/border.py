@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Job, is_address
 from checkpoint_replicator.messages import (
     BackupEntry,
@@ -108,12 +108,6 @@ def _result(job: Job, result: BackupResult) -> BackupResult:
     )
 
 
-def _entry(job: Job, entry: BackupEntry) -> BackupEntry:
-    if any(_tag_fault(job, tag) for tag in entry.tags):
-        return msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse")
-    return entry
-
-
 def _fault(fault: Fault) -> Fault:
     return msgspec.structs.replace(fault, kind=quote(fault.kind, MOST_TEXT), reason=quote(fault.reason, MOST_REASON))
 
@@ -132,6 +126,14 @@ def _progress(progress: RestoreProgress | None) -> RestoreProgress | None:
 def _peer_fits(peer: Peer) -> bool:
     texts = (peer.host, peer.incarnation, peer.control, *peer.leaves)
     return len(peer.leaves) <= MOST_ENDPOINTS and all(0 < len(text) <= MOST_TEXT for text in texts)
+
+
+def _entry(job: Job, entry: BackupEntry) -> BackupEntry:
+    if any(_tag_fault(job, tag) for tag in entry.tags):
+        return msgspec.structs.replace(entry, whole=False, tags=(), reason="its tags do not parse", stamp=ZERO)
+    # Who may write to the bucket must not bring the numbers of the job to their end.
+    within = _stamp_fits(entry.stamp) and entry.stamp.token < MOST_TOKEN >> 8 and entry.stamp.number < MOST_NUMBER >> 8
+    return entry if within else msgspec.structs.replace(entry, stamp=ZERO)
 
 
 def shape_fault(shape: Shape) -> str:

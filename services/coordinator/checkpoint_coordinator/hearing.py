@@ -111,7 +111,7 @@ class Hearing:
     def call(self, host: Host, now: float) -> str:
         """Say why a host cannot reach us; empty where it does not say so."""
         at, reason = self._calls.get(host, (float("-inf"), ""))
-        return reason if now - at < self._times.lost / 2 else ""
+        return reason if now - at < 2 * self._times.hosts else ""
 
     def silence(self, host: Host, now: float) -> float:
         """Return the seconds since the host's last report; endless for one that never spoke."""

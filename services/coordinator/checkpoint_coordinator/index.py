@@ -150,7 +150,7 @@ def _change(key: str, fields: Mapping[str, str], before: Mapping[str, str]) -> C
         return Delete(key)
     if key in SORTED:
         return SetScores(key, {member: float(text) for member, text in fields.items()}, replace=True)
-    if before.keys() <= fields.keys():
+    if before and before.keys() <= fields.keys():
         return SetHash(key, {field: text for field, text in fields.items() if before.get(field) != text})
     return SetHash(key, dict(fields), replace=True)
 

@@ -8,14 +8,21 @@ from checkpoint_coordinator.index import Hashes, changes, merged
 from checkpoint_coordinator.words import Write
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.records import Lease
-from checkpoint_replicator.store import AddEvent, Change
+from checkpoint_replicator.store import AddEvent, Change, Snapshot
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "known"]
 
 KEPT_DECISIONS = 8
 """So many earlier restore decisions stay for people."""
 OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive")
+INDEX = "keys"
+"""Written with every change."""
 FAMILIES = ("step:", "backup:", "node:", "inventory:")
+
+
+def known(snapshot: Snapshot) -> Hashes:
+    """Return what Redis holds; a key of another type as something that nobody wants, so that it is put right."""
+    return {**snapshot.hashes, **{key: {"": text} for key, text in snapshot.spoilt.items() if key != INDEX}}
 
 
 class Ledger:
@@ -65,6 +72,19 @@ class Ledger:
         after.update({key: wanted[key] for key, fields in after.items() if key in wanted and wanted[key] == fields})
         self._flight = (write, after)
         return write
+
+    def compare(self, found: Hashes, fence: Stamp) -> tuple[str, ...]:
+        """Take up what was read just now; names the keys of ours that are not as we wrote them.
+
+        Where a write is under way, or Redis took one of another, this says nothing.
+        """
+        if self._flight is not None or fence != self.written:
+            return ()
+        ours = {key for key in {*self.known, *found} if self._is_ours(key, {}) or key.startswith("restore:")}
+        spoilt = tuple(sorted(key for key in ours if self.known.get(key, {}) != found.get(key, {})))
+        if spoilt:
+            self.known = {key: dict(fields) for key, fields in found.items()}
+        return spoilt
 
     def raise_fence(self, lease: Lease, stamp: Stamp) -> Write:
         """Return the write that changes nothing but the fence."""

@@ -10,9 +10,10 @@ from typing import Final, assert_never
 from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts
-from checkpoint_coordinator.index import Hashes, hashes, recall
+from checkpoint_coordinator.index import Hashes, State, hashes, recall
 from checkpoint_coordinator.inventory import take_stock
-from checkpoint_coordinator.ledger import Ledger
+from checkpoint_coordinator.ledger import Ledger, known
+from checkpoint_coordinator.memory import Memory
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
@@ -44,8 +45,9 @@ from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
 
-HOSTS_PERIOD: Final = 5.0
-"""Seconds between two readings of the registered hosts."""
+REPAIR_SOON: Final = 1.0
+"""Seconds after a write that failed until it is looked whether Redis still holds what was written."""
+MOST_KEYS: Final = 8
 MOST_ASKED: Final = 1024
 """So many silent hosts are asked for at most whether they call for help."""
 LOOP: Final = 3
@@ -94,8 +96,12 @@ class CoordinatorMachine:
         self._failures = 0
         self._retry_snapshot: float | None = None
         self._hosts_at: float | None = None
+        self._check_at = float("-inf")
+        self._memory = Memory()
+        self._found = State()
+        """What Redis held when the lease was taken."""
         self._rebuilding: float | None = None
-        """Until when all waits for N reports, after Redis lost its data under a coordinator that remembers."""
+        """Until when all waits for N reports, after Redis went back under a coordinator that remembers."""
         self._now = float("-inf")
         self._looked = float("-inf")
         self._due = False
@@ -203,7 +209,7 @@ class CoordinatorMachine:
         self._raising = None
         self._ledger.forget()
         self.desk.begin(now)
-        self._hosts_at = now
+        self._hosts_at = self._check_at = now
         return [
             Note("lease_taken", {"token": str(event.lease.token)}),
             ReadSnapshot(event.lease.token),
@@ -228,47 +234,69 @@ class CoordinatorMachine:
 
     def _lose(self, reason: str) -> list[Effect]:
         """Nothing is decided any more before the lease is taken anew and Redis is read again."""
+        if self._ready:
+            self._memory.leave(self._ledger.written)
         self._ready = False
         self._ledger.forget()
         self._due = True
         return [Note("lease_lost", {"reason": reason})]
 
     def _take_up(self, event: SnapshotRead, now: float) -> None:
-        """Begin a tenure with what Redis holds; where it holds nothing, with what we remember, if nobody outdid it."""
+        """Begin a tenure with what Redis holds, or with what we remember where that is the later."""
         lease = self._tenure.lease
-        if lease is None or self._ready or event.token != lease.token:
+        if lease is None or event.token != lease.token:
+            return
+        if self._ready:
+            self._repair(event)
             return
         desk, snapshot = self.desk, event.snapshot
         desk.unix = event.unix - now
         self._store = snapshot.store
-        found = recall(snapshot.hashes)
+        self._found = recall(snapshot.hashes)
+        self._found.unreadable.extend(snapshot.spoilt.values())
         self._rebuilding = None
-        if found.epoch is None and desk.state.epoch is not None and self._top_obeyed(all_of_them=True) <= desk.stamp:
+        if self._memory.begin(snapshot.fence, empty=self._found.epoch is None):
             self._rebuilding = now + self._times.lost
-            desk.note("index_lost", reason="Redis lost its data; this coordinator remembers, and waits for all reports")
+            desk.note("index_lost", reason="Redis went back; this coordinator remembers, and waits for all reports")
+            desk.state.forced = self._found.forced
+            self._recall(desk.state, now)
         else:
-            desk.state = found
-        for text in found.unreadable[:8]:
+            self._recall(self._found, now)
+        for text in self._found.unreadable[:8]:
             desk.note("record_unreadable", reason=text)
-        desk.membership.recall(desk.state.members, desk.state.superseded)
-        for host, life in desk.state.lives:
-            desk.hearing.supersede(host, life)
-        if desk.state.epoch is not None:
-            for session, text in desk.state.epoch.refused.items():
-                desk.membership.refused.setdefault(SessionId(session), text)
-        desk.archive.recall(desk.state.backups, desk.state.last_backup)
         epoch = desk.state.epoch.number if desk.state.epoch is not None else Epoch(0)
         fence = snapshot.fence
         if desk.stamp.token > lease.token:
             # Redis forgot the tokens that we had: what we remember bears higher stamps than this lease can give.
             self._raising = desk.stamp
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
-        self._ledger.reset(snapshot.hashes, fence)
-        self._rendezvous.recalled(now)
+        self._ledger.reset(known(snapshot), fence)
         self._ready = True
         self._due = True
         self._facts_at = float("-inf")
         desk.next_stamp()  # so that the first beacon is news to every node
+
+    def _repair(self, event: SnapshotRead) -> None:
+        """What people or accidents did to keys of ours is undone with the next write."""
+        if event.snapshot.store != self._store:
+            return  # lost altogether: the next renewal tells
+        keys = self._ledger.compare(known(event.snapshot), event.snapshot.fence)
+        if keys:
+            self._unwritten = True
+            self.desk.note("index_repaired", reason=f"not as it was written: {', '.join(keys[:MOST_KEYS])}")
+
+    def _recall(self, state: State, now: float) -> None:
+        """Go on from these decisions."""
+        desk = self.desk
+        desk.state = state
+        desk.membership.recall(state.members, state.superseded)
+        for host, life in state.lives:
+            desk.hearing.supersede(host, life)
+        if state.epoch is not None:
+            for session, text in state.epoch.refused.items():
+                desk.membership.refused.setdefault(SessionId(session), text)
+        desk.archive.recall(state.backups, state.last_backup)
+        self._rendezvous.recalled(now)
 
     def _failed(self, event: StoreFailed, now: float) -> list[Effect]:
         self._failures += 1
@@ -279,8 +307,9 @@ class CoordinatorMachine:
             case "write":
                 self._ledger.failed(now, pause)
                 self._unwritten = True
+                self._check_at = min(self._check_at, now + REPAIR_SOON - self._times.repair)  # a key may be spoilt
             case "snapshot":
-                self._retry_snapshot = now + pause
+                self._retry_snapshot = now + pause if not self._ready else None
             case _:  # the hosts are read again in a moment
                 self.desk.hosts_fault = self.desk.hosts_fault and event.reason
         if self._fault == event.reason:
@@ -297,9 +326,12 @@ class CoordinatorMachine:
                 self._retry_snapshot = None
                 effects += [ReadSnapshot(self._tenure.lease.token)] if self._tenure.lease is not None else []
             return effects
-        if self._hosts_at is None or now - self._hosts_at >= HOSTS_PERIOD:
+        if self._hosts_at is None or now - self._hosts_at >= self._times.hosts:
             self._hosts_at = now
             effects.append(ReadHosts(self._silent_hosts(now)))
+        if now - self._check_at >= self._times.repair and self._tenure.lease is not None and not self._ledger.busy:
+            self._check_at = now
+            effects.append(ReadSnapshot(self._tenure.lease.token))
         if now - self._looked >= (self._times.look if self._due else self._times.beacon):
             self._look(now)
             self._unwritten = True
@@ -325,6 +357,11 @@ class CoordinatorMachine:
         if self._raising is None and top > desk.stamp:
             self._raising = top
             desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
+        stored = desk.archive.top_stamp()
+        if self._raising is None and stored > desk.stamp:
+            self._raising = stored
+            desk.note("fence_raised", reason=f"a backup was written under {stored}, Redis knew {desk.stamp}")
+        self._catch_up()
         if self._raising is not None or self._still_rebuilding(now):
             return
         desk.hearing.forget_silent(now, FORGET_AGE)
@@ -341,6 +378,16 @@ class CoordinatorMachine:
         self._safekeeping.advance(now)
         self._watch_restarts()
 
+    def _catch_up(self) -> None:
+        """Number decisions above all that nodes obeyed, also under lower tokens: Redis may have gone back."""
+        desk = self.desk
+        obeyed = [voice.report.obeyed for voice in desk.hearing.voices.values() if voice.fresh]
+        number = max((stamp.number for stamp in obeyed), default=0)
+        epoch = max((stamp.epoch for stamp in obeyed), default=Epoch(0))
+        if number > desk.stamp.number or epoch > desk.stamp.epoch:
+            desk.stamp = Stamp(desk.stamp.token, max(epoch, desk.stamp.epoch), max(number, desk.stamp.number))
+            desk.next_stamp()
+
     def _still_rebuilding(self, now: float) -> bool:
         """After Redis lost its data nothing is decided before all ranks reported anew, or are lost."""
         epoch = self.desk.state.epoch
@@ -352,7 +399,13 @@ class CoordinatorMachine:
         if not wanted <= heard and now < self._rebuilding:
             return True
         self._rebuilding = None
-        self.desk.note("index_rebuilt", reason="from memory, confirmed by reports")
+        top = self._top_obeyed()
+        if self._memory.outdone(top):
+            self._memory.written()
+            self._recall(self._found, now)
+            self.desk.note("memory_outdone", reason=f"nodes obeyed {top} of another coordinator since")
+        else:
+            self.desk.note("index_rebuilt", reason="from memory, confirmed by reports")
         return False
 
     def _watch_restarts(self) -> None:
@@ -371,9 +424,9 @@ class CoordinatorMachine:
             reason = f"save {record.save} was restored {restores} times without a newer commit"
             self.desk.note("restart_loop", save=str(record.save), reason=reason)
 
-    def _top_obeyed(self, *, all_of_them: bool = False) -> Stamp:
+    def _top_obeyed(self) -> Stamp:
         voices = self.desk.hearing.voices.values()
-        return max((voice.report.obeyed for voice in voices if voice.fresh or all_of_them), default=ZERO)
+        return max((voice.report.obeyed for voice in voices if voice.fresh), default=ZERO)
 
     def _write(self, now: float) -> list[Effect]:
         lease, desk = self._tenure.lease, self.desk
@@ -389,7 +442,10 @@ class CoordinatorMachine:
             self._facts = facts(desk, now)
         wanted = {**hashes(desk.state, self._texts), **self._facts}
         write = self._ledger.write(wanted, desk.events, lease, desk.stamp, now)
-        return [write] if write is not None else []
+        if write is None:
+            self._memory.written()
+            return []
+        return [write]
 
     def _written(self, event: Written, now: float) -> list[Effect]:
         if not self._ledger.awaits(event.stamp):
@@ -400,6 +456,7 @@ class CoordinatorMachine:
         self._failures = 0
         news = event.stamp > self._ledger.written
         count = self._ledger.took(event.stamp)
+        self._memory.wrote(event.stamp)
         effects: list[Effect] = [
             Note(entry["event"], {key: text for key, text in entry.items() if key != "event"})
             for entry in self.desk.events[:count]

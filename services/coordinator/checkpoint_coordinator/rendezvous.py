@@ -36,6 +36,7 @@ ROUND_PAUSE: Final = 2.0
 """Seconds before the next round: copies found corrupt are dropped and reported meanwhile."""
 REASON_PERIOD: Final = 5.0
 """A reason that tells progress is rewritten this often."""
+MOST_SILENT: Final = 16
 LISTING_PERIOD: Final = 5.0
 """While a decision waits for the backup store it is asked again this often."""
 
@@ -309,6 +310,7 @@ class Rendezvous:
             backup=choice.backup,
             reason=choice.reason,
             rejected=choice.rejected,
+            silent=choice.silent[:MOST_SILENT],
         )
         self._choice = choice
         desk.state.plans = {}

@@ -74,6 +74,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         tags: the content of each shard that is taken, by its key in the save's own shape.
         backup: the newest backup that holds it.
         rejected: newer saves and why not.
+        silent: witnesses without whose answer it was decided.
     """
 
     outcome: Outcome
@@ -82,6 +83,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[ShardKey, Tag] = {}
     backup: str | None = None
     rejected: tuple[Rejected, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def save(self) -> Save | None:
@@ -171,6 +173,7 @@ def _take(found: Found, facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
         tags=tags,
         backup=max(names, default=None),
         rejected=rejected,
+        silent=facts.silent,
     )
 
 

@@ -205,7 +205,7 @@ class Authority:
     def _stale(self, view: NodeView, lease: Lease) -> str:
         seen = self.fence.stamp
         fence = view.fence or ZERO
-        if fence < seen:
+        if fence < seen or fence.number < seen.number:  # numbers grow through all tenures
             return f"Redis went back: its fence is {fence}, this node obeyed {seen}"
         if lease.token < seen.token:
             return f"the lease has token {lease.token}, this node obeyed token {seen.token}"

@@ -469,8 +469,8 @@ class WatcherMachine:
         return self.saves.settled and not snapshot.settling
 
     def _overdue(self, authority: Authority) -> str:
-        seconds = int(self.node.times.failed)
-        parts = [f"no release within {seconds} s", self.restorer.standstill()]
+        what = "release" if self.keeper.gathered else "rendezvous"
+        parts = [f"no {what} within {int(self.keeper.patience)} s", self.restorer.standstill()]
         epoch = authority.view.epoch if authority.view is not None else None
         if epoch is not None and epoch.reason:
             parts.append(epoch.reason)

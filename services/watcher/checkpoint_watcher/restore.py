@@ -46,6 +46,8 @@ class Restorer:
     _fetches: dict[Address, Fetch] = field(default_factory=dict)
     _stocktaking: set[Address] = field(default_factory=set)
     _unknown: str = ""
+    _missed: tuple[str, ...] = ()
+    """Witnesses of whose silence the trainer was told."""
     _quarantine_at: float | None = None
 
     @property
@@ -249,6 +251,12 @@ class Restorer:
         if decision.save is None:
             return
         self._announce_step(decision.save.step, decision.backup)
+        if decision.silent and self._missed != decision.silent:
+            self._missed = decision.silent
+            self.node.complain(
+                f"step {decision.save.step} is restored without an answer of {', '.join(decision.silent)}: "
+                "a newer save there would be missed"
+            )
         if not self._shards or not self.keeper.safe:
             return
         for shard in self._shards:
@@ -302,7 +310,7 @@ class Restorer:
     def reset(self) -> None:
         """A new session is open: nothing of the last one's restore counts."""
         self.stamp, self._session, self._save, self._shards = ZERO, "", None, ()
-        self._said = None
+        self._said, self._missed = None, ()
         self._fetches.clear()
         self._stocktaking.clear()
         self._unknown = ""

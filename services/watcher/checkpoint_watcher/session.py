@@ -56,11 +56,17 @@ class TakeUp:
 
 @dataclass(slots=True)
 class SessionKeeper:
-    """Owns `session.json`, `replicator.yaml` and `replicator.failed`; `new_id` gives random ids."""
+    """Owns `session.json`, `replicator.yaml` and `replicator.failed`; `new_id` gives random ids.
+
+    Attributes:
+        taking: a yaml that is becoming a session.
+        gathered: an epoch that was read has the open session as a member.
+    """
 
     node: Node
     new_id: Callable[[], str]
     taking: TakeUp | None = None
+    gathered: bool = False
     _blank: tuple[YamlIdentity, float] | None = None
     _writing: int = 0
     _removing: bool = False
@@ -151,7 +157,7 @@ class SessionKeeper:
             failure=bad,
             notes=taking.reading.notes if isinstance(taking.reading, Accepted) else (),
         )
-        self.node.yaml_gone = False
+        self.node.yaml_gone = self.gathered = False
         # What is corrupt stays so, and loses its names only when it was reported.
         self.node.faults = {name: fault for name, fault in self.node.faults.items() if fault.kind == "corrupt"}
         self._removing = self._telling = self._publishing = False
@@ -305,9 +311,10 @@ class SessionKeeper:
         if record is None or record.spec is None or self.taking is not None:
             return
         if record.state is SessionState.OPEN:
+            self.gathered = any(member.session == record.id for member in epoch.members)
             if record.id in epoch.refused:
                 self.fail(epoch.refused[record.id])
-            elif any(member.session == record.id for member in epoch.members):
+            elif self.gathered:
                 self.consume(now)
         elif record.state is SessionState.RUNNING:
             reason = epoch.refused.get(record.id) or _outdone(record, record.spec, epoch)
@@ -323,8 +330,13 @@ class SessionKeeper:
             self.waiting
             and record is not None
             and record.consumed_at is not None
-            and now >= record.consumed_at + self.node.times.failed
+            and now >= record.consumed_at + self.patience
         )
+
+    @property
+    def patience(self) -> float:
+        """Seconds from the yaml's consumption to the markers: fewer where the nodes did not even come together."""
+        return self.node.times.failed if self.gathered else self.node.times.rendezvous
 
     def deadline(self) -> float | None:
         """When `advance` or `overdue` have something to do."""
@@ -336,7 +348,7 @@ class SessionKeeper:
             elif not self.node.yaml_gone and not self._removing:
                 moments.append(self._remove_again)
             elif self.waiting and record.consumed_at is not None:
-                moments.append(record.consumed_at + self.node.times.failed)
+                moments.append(record.consumed_at + self.patience)
         return min(moments, default=None)
 
 

@@ -58,13 +58,13 @@ class Renewal(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """All hashes and sorted sets of a job, by key without the prefix; scores as text.
 
-    `spoilt` names the keys that somebody gave another type, with what is wrong; they count as not there.
+    `spoilt` holds the keys that somebody gave another type, with what is wrong, naming them; they count as not there.
     """
 
     store: StoreId
     fence: Stamp
     hashes: dict[str, dict[str, str]]
-    spoilt: tuple[str, ...] = ()
+    spoilt: dict[str, str] = {}
 
 
 class ManifestStore(Protocol):

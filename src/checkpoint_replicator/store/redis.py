@@ -268,7 +268,8 @@ class RedisManifestStore:
             if (await self.store_id(), *await self._index(job, spoilt)) == before:
                 full = {name: hashes.get(job_key(job, name)) for name, _ in names}
                 kept = {name: fields for name, fields in full.items() if fields}
-                return Snapshot(before[0], before[1], kept, tuple(spoilt.values()))
+                wrong = {key.removeprefix(job_key(job, "")): text for key, text in spoilt.items()}
+                return Snapshot(before[0], before[1], kept, wrong)
         raise UnreachableError(f"Redis at {self.address}: {job} was written {ROUNDS} times while it was read")
 
     async def _index(self, job: Job, spoilt: dict[str, str]) -> tuple[Stamp, tuple[tuple[str, str], ...]]:

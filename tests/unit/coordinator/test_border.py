@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_coordinator.border import Checked, check, shape_fault
-from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, Step, Worker
 from checkpoint_replicator.messages import (
     BackupEntry,
@@ -97,6 +97,14 @@ def test_a_shape_that_passes_can_be_counted_with(shape: Shape) -> None:
     if not shape_fault(shape):
         assert shape.fits(shape)
         assert shape.columns >= 1
+
+
+@pytest.mark.parametrize("stamp", [Stamp(1 << 41, Epoch(1), 1), Stamp(1, Epoch(1), 1 << 46), Stamp(-1, Epoch(0), 0)])
+def test_a_stamp_in_the_bucket_that_would_bring_the_numbers_to_their_end_does_not_count(stamp: Stamp) -> None:
+    entry = BackupEntry(name="x", whole=True, tags=(GOOD,), stamp=stamp)
+    result = BackupResult(id="1", kind="list", done=True, entries=(entry,))
+    [clean] = checked(NodeReport(version=1, backup=(result,))).report.backup
+    assert clean.entries == (msgspec.structs.replace(entry, stamp=ZERO),)
 
 
 def test_texts_and_lists_of_a_report_are_bounded_before_anybody_keeps_them() -> None:

@@ -1,8 +1,8 @@
-from checkpoint_coordinator.ledger import Ledger
+from checkpoint_coordinator.ledger import Ledger, known
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Host, Incarnation
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, StoreId
 from checkpoint_replicator.records import Lease
-from checkpoint_replicator.store import AddEvent, Delete, SetHash
+from checkpoint_replicator.store import AddEvent, Delete, SetHash, Snapshot
 
 LEASE = Lease(incarnation=Incarnation("me"), token=1, host=Host("head"), reports="", beacons="")
 
@@ -77,3 +77,25 @@ def test_what_is_forgotten_is_written_anew() -> None:
     ledger.forget()
     write = ledger.write({"epoch": {"number": "1"}}, [], LEASE, stamp(3), 0)
     assert write is not None
+
+
+def test_what_is_not_as_it_was_written_is_named_and_written_anew() -> None:
+    ledger = Ledger()
+    wanted = {"epoch": {"number": "1"}, "keep": {"upto": "1.1"}}
+    ledger.reset(wanted, stamp(3))
+    assert ledger.compare({**wanted, "forced": {"save": "1.1"}}, stamp(3)) == ()
+    assert ledger.compare({"epoch": {"number": "7"}, "keep": {"upto": "1.1"}}, stamp(4)) == ()
+    assert ledger.compare({"epoch": {"number": "7"}, "keep": {"upto": "1.1"}}, stamp(3)) == ("epoch",)
+    write = ledger.write(wanted, [], LEASE, stamp(4), 0)
+    assert write is not None
+    assert write.changes == (SetHash("epoch", {"number": "1"}),)
+    assert ledger.compare({}, stamp(3)) == ()
+
+
+def test_a_key_of_another_type_is_replaced_whole_or_removed() -> None:
+    ledger = Ledger()
+    spoilt = {"epoch": "…:epoch: WRONGTYPE", "restore:1": "…:restore:1: WRONGTYPE", "keys": "…:keys: WRONGTYPE"}
+    ledger.reset(known(Snapshot(StoreId("s"), stamp(3), {}, spoilt)), stamp(3))
+    write = ledger.write({"epoch": {"number": "1"}}, [], LEASE, stamp(4), 0)
+    assert write is not None
+    assert write.changes == (Delete("restore:1"), SetHash("epoch", {"number": "1"}, replace=True))

@@ -7,7 +7,8 @@ import pytest
 from checkpoint_replicator.errors import BusyError, CorruptError, ProtocolError, RefusedError
 from checkpoint_replicator.hashing import hash_shard
 from checkpoint_replicator.ids import Epoch, Rank, SessionId, Step, Worker
-from checkpoint_replicator.ramdisk import Ramdisk, ShardName, parse_data
+from checkpoint_replicator.ramdisk import Inventory, Ramdisk, ShardName, parse_data
+from checkpoint_replicator.ramdisk.sidecar import Reader
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.tree import Tree
 from support.shards import JOB, Crash, CrashingFiles, fill, fill_folder, named, tag_of
@@ -350,3 +351,48 @@ def test_a_crash_in_the_recovery_itself_is_recovered(tmp_path: Path) -> None:
             check_consistent(Ramdisk(root))
             return
     pytest.fail("recovery never ended")
+
+
+# ---- many shards
+
+
+def test_naming_what_is_new_and_committing_read_no_other_sidecar_and_dropping_reads_all_once(
+    ramdisk: Ramdisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = [named(ramdisk, fill(ramdisk.root / "x", 10, step), step=step) for step in range(40)]
+    looked: list[str] = []
+    read = Reader.read
+
+    def counted(self: Reader, only: Callable[[str, str], bool] | None = None) -> Inventory:
+        found = read(self, only)
+        looked.extend(one.tag.name for one in found.sidecars)
+        return found
+
+    monkeypatch.setattr(Reader, "read", counted)
+    fresh = named(ramdisk, fill(ramdisk.root / "x", 10, 1000), step=1000)
+    assert looked == []
+    assert ramdisk.commit(JOB, [fresh.save]) == 1
+    assert looked == [fresh.name]
+    looked.clear()
+    assert ramdisk.drop_all(tags[:16]) == ()
+    assert len(looked) == 41
+    assert len(ramdisk.sidecars()) == 25
+
+
+def test_a_name_that_is_taken_anew_frees_only_bytes_that_nobody_else_names(ramdisk: Ramdisk) -> None:
+    first = named(ramdisk, fill(ramdisk.root / "x", 10, 1), step=1)
+    ramdisk.add_tags([tag_of(ramdisk.tree(first.address), step=2)], own=True)
+    os.truncate(ramdisk.layout.data(first.address), 3)  # stands no more, so the name may be given anew
+    named(ramdisk, fill(ramdisk.root / "x", 10, 2), step=1)
+    assert ramdisk.layout.data(first.address).exists()
+    named(ramdisk, fill(ramdisk.root / "x", 10, 3), step=2)
+    assert not ramdisk.layout.data(first.address).exists()
+    assert len(ramdisk.sidecars()) == 2
+
+
+def test_of_many_the_busy_ones_stay_and_those_that_are_gone_do_not_matter(ramdisk: Ramdisk) -> None:
+    tags = [named(ramdisk, fill(ramdisk.root / "x", 10, step), step=step) for step in range(3)]
+    ramdisk.drop(tags[0])
+    with ramdisk.open_shard(tags[1].address):
+        assert ramdisk.drop_all(tags) == (tags[1],)
+    assert [one.tag for one in ramdisk.sidecars()] == [tags[1]]

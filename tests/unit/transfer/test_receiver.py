@@ -142,6 +142,13 @@ def test_a_corrupt_leaf_is_asked_of_another_holder_first() -> None:
     assert AskLeaves(B, (run(2),), MIB) in caused
 
 
+def test_a_leaf_that_another_gives_right_is_a_complaint_to_the_first() -> None:
+    book = Fetch(A, B)
+    book.open()
+    book.give(A, run(0, 4), bad=(2,))
+    assert Complain(A, "leaf 2 came corrupt, and right from b") in book.give(B, run(2))
+
+
 def test_s13_a_leaf_that_comes_corrupt_twice_fails_a_fetch_without_another_source() -> None:
     book = Fetch(A)
     book.open()

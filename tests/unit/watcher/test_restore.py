@@ -1,5 +1,7 @@
 """Carrying out a restore decision."""
 
+import msgspec
+
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Incarnation, Rank, Worker
 from checkpoint_replicator.messages import (
@@ -187,3 +189,19 @@ def test_a_corrupt_copy_is_not_forgotten_when_a_new_session_opens(shell: Watcher
     assert shell.all(do.Quarantine)
     shell.wait(2)
     assert not shell.report.faults
+
+
+def test_the_trainer_reads_once_which_witnesses_were_silent(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(3), "3/0/0")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    view = shell.view_of(outcome=Outcome.RESTORE, save=tag(3).save, shards=plan(tag(3)), number=2)
+    assert view.restore is not None
+    silent = ("the backup store gs://b (no listing yet)",)
+    view = msgspec.structs.replace(view, restore=msgspec.structs.replace(view.restore, silent=silent))
+    shell.read(view)
+    shell.wait(3)
+    assert shell.disk.files["replicator.errors"] == (
+        "step 3 is restored without an answer of the backup store gs://b (no listing yet): "
+        "a newer save there would be missed\n"
+    )

@@ -65,13 +65,33 @@ def test_a_yaml_is_consumed_after_a_minute_without_a_rendezvous_and_fails_at_its
     assert shell.disk.yaml is not None
     shell.wait(2)
     assert shell.disk.yaml is None
-    shell.wait(280)
+    shell.wait(238)
     assert "replicator.failed" not in shell.disk.files
-    shell.wait(6)
+    shell.wait(2)
     failed = shell.disk.files["replicator.failed"]
-    assert "no release within 285 s" in failed
+    assert "no rendezvous within 240 s" in failed
     assert "Redis is away" in failed
     assert state(shell) is SessionState.CLOSED
+
+
+def test_who_came_together_has_until_285_seconds_to_restore(shell: WatcherShell) -> None:
+    open_session(shell)
+    shell.read(shell.view_of(outcome=Outcome.UNKNOWN, reason="not known: the bucket"))
+    shell.wait(284)
+    assert "replicator.failed" not in shell.disk.files
+    shell.wait(2)
+    assert "no release within 285 s" in shell.disk.files["replicator.failed"]
+    assert "not known: the bucket" in shell.disk.files["replicator.failed"]
+
+
+def test_an_abandoned_epoch_was_no_rendezvous(shell: WatcherShell) -> None:
+    open_session(shell)
+    shell.read(shell.view_of(outcome=Outcome.UNKNOWN))
+    shell.wait(10)
+    shell.read(shell.view_of(members=(), counter=2, epoch_reason="waiting for 1 of 2 nodes: rank 1 did not come"))
+    shell.wait(232)
+    assert "no rendezvous within 240 s" in shell.disk.files["replicator.failed"]
+    assert "rank 1 did not come" in shell.disk.files["replicator.failed"]
 
 
 def test_a_clock_that_began_anew_makes_no_deadline_later(disk: ModelRamdisk) -> None:
@@ -79,10 +99,10 @@ def test_a_clock_that_began_anew_makes_no_deadline_later(disk: ModelRamdisk) -> 
     open_session(before)
     before.wait(61)
     later = WatcherShell(disk, incarnation="w2", now=5.0).start()
-    later.wait(284)
+    later.wait(239)
     assert "replicator.failed" not in disk.files
     later.wait(2)
-    assert "no release within 285 s" in disk.files["replicator.failed"]
+    assert "no rendezvous within 240 s" in disk.files["replicator.failed"]
 
 
 def test_markers_whose_data_went_away_end_in_a_failure_that_says_so(shell: WatcherShell) -> None:
