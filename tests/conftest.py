@@ -5,11 +5,18 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from support.redis import redis_server, redis_url
 
 __all__ = ["redis_server", "redis_url"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-crashes", action="store_true", help="tests/crash: all points and sequences, not a few")
+    parser.addoption("--crash", metavar="NAME", help="tests/crash: the points and sequences whose name holds this")
+
 
 settings.register_profile(
     "fast",

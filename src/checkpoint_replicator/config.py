@@ -305,5 +305,8 @@ def _decode(kind: type, value: object) -> object:
     if kind is Size:
         return parse_size(value)
     if kind is Path:
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"expected a path, found {quote(value)!r}, whose user is not known here") from error
     raise NotImplementedError(f"no rule for the type {kind}")

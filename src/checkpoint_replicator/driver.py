@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.machine import Machine, Ticked
 
 __all__ = ["drive"]
@@ -51,7 +52,8 @@ async def drive(
             if record is not None:
                 record(event, now)
             for effect in machine.handle(event, now):
-                await perform(effect)
+                with failpoint.giving(effect):
+                    await perform(effect)
     finally:
         stop.cancel()
         if arrival is not None:

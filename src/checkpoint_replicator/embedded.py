@@ -28,6 +28,8 @@ READY: Final = 20.0
 """Seconds for a server to answer after its start; it takes some 50 ms."""
 STOP: Final = 10.0
 """Seconds for it to end after SIGTERM."""
+MOST_INFO: Final = 1 << 18
+"""Bytes of what a server says of itself; a stranger on the port may talk for ever."""
 ATTEMPTS: Final = 5
 """Ports that are tried where none is given: another process may take one between the choice and the start."""
 
@@ -201,7 +203,7 @@ def _answers(port: int, pid: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as probe, probe.makefile("rb") as source:
             probe.sendall(b"INFO\r\nQUIT\r\n")
-            lines = {line.strip() for line in source}
+            lines = {line.strip() for line in source.read(MOST_INFO).splitlines()}
     except OSError:
         return False
     return f"process_id:{pid}".encode() in lines and b"loading:0" in lines

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import FieldInfo
 from prometheus_client import CollectorRegistry
 
-from checkpoint_replicator import __version__
+from checkpoint_replicator import __version__, failpoint
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
 from checkpoint_replicator.config import ServiceConfig, Size, environment_name, load, meanings
 from checkpoint_replicator.errors import BusyError, ConfigError, PermanentError, ReplicatorError
@@ -90,6 +90,7 @@ def service_command(name: str, kind: type[Config], run: Service[Config]) -> clic
         if check:
             click.echo(describe(loaded))
             return
+        failpoint.arm(os.environ, name)
         raise SystemExit(execute(name, loaded, run, bound=end_hard_after))
 
     options: list[click.Parameter] = [

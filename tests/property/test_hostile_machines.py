@@ -37,7 +37,7 @@ LOCAL = Peer(host=Host("a"), incarnation=Incarnation("a1"), control="ipc://x", l
 B = Peer(host=Host("b"), incarnation=Incarnation("b1"), control="tcp://127.0.0.1:3", leaves=("tcp://127.0.0.1:4",))
 KNOWN, OTHER = Address("a" * 64), Address("D" + "b" * 64)
 JOB = Job("job")
-slow = settings(suppress_health_check=list(HealthCheck))
+slow = settings(suppress_health_check=list(HealthCheck), max_examples=25)
 
 parties = st.builds(
     Party,

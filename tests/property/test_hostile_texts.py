@@ -119,6 +119,8 @@ def test_a_configuration_is_right_or_named_wrong(tmp_path: Path, text: bytes) ->
 
 
 @given(st.sampled_from(["redis", "ramdisk-size", "times", "health", "run"]), st.text(st.characters(), max_size=20))
+@example("run", "~nobody-of-this-name/x")
+@example("ramdisk-size", "\ud800")
 def test_a_variable_with_bytes_that_are_no_text_is_right_or_named_wrong(key: str, text: str) -> None:
     environ = {f"CHECKPOINT_{key.upper().replace('-', '_')}": text, "CHECKPOINT_RAMDISK": os.fsdecode(b"/x\xff")}
     fault = fault_of(ConfigError, lambda: bool(load(NodeConfig, None, environ).endpoint("watcher")))

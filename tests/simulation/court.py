@@ -46,8 +46,11 @@ class Court:
         touched, self.touched = self.touched, None
         if isinstance(touched, Watching):
             self._obeys(touched)
+        changes = 0
+        for host in self.world.hosts.values():
+            changes += host.disk.changes
         for training in self.world.trainings.values():
-            training.laws.check()
+            training.laws.check(changes)
 
     # ---- what watchers do
 

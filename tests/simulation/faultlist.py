@@ -75,17 +75,9 @@ MUTANTS: Final = (
         "obeys a fence that went back",
         7,
         "checkpoint_watcher.authority",
-        "if fence < seen:",
+        "if fence < seen or fence.number < seen.number:",
         "if False:",
-        "seed 0",
-    ),
-    Mutant(
-        "ignores the token of the lease",
-        7,
-        "checkpoint_watcher.authority",
-        "if lease.token < seen.token:",
-        "if False:",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_law_5_nothing_is_dropped_on_doubt[fence]",
     ),
     Mutant(
         "deletes on the word of an earlier coordinator",
@@ -93,7 +85,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.authority",
         "keep.stamp.token != lease.token or keep.stamp < self.fence.keep",
         "keep.stamp < self.fence.keep",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_law_5_nothing_is_dropped_on_doubt[token]",
     ),
     Mutant(
         "obeys an older keep list",
@@ -101,7 +93,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.authority",
         "keep.stamp.token != lease.token or keep.stamp < self.fence.keep",
         "keep.stamp.token != lease.token",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_law_5_a_keep_list_older_than_one_obeyed_before_drops_nothing",
     ),
     Mutant(
         "acts on a view before fence.json has it",
@@ -109,7 +101,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.authority",
         "if record == self.fence:",
         "if True:",
-        "seed 0",
+        "tests/unit/watcher/test_authority.py::test_s107_a_lower_token_is_not_obeyed_but_told_what_was_seen",
     ),
     Mutant(
         "drops the newest committed save",
@@ -117,7 +109,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.keep",
         " | ({keep.upto} if keep.upto is not None else set())",
         "",
-        "seed 0",
+        "tests/unit/watcher/test_keep.py::test_the_newest_committed_save_stays_whatever_the_list_says",
     ),
     Mutant(
         "drops what a restore needs",
@@ -125,7 +117,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.keep",
         "stay = {*keep.keep, *busy}",
         "stay = {*keep.keep}",
-        "seed 0",
+        "tests/unit/watcher/test_keep.py::test_what_is_in_use_stays",
     ),
     Mutant(
         "drops what no keep list lets go",
@@ -133,7 +125,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.keep",
         "return save in drop or (keep.upto is not None and save <= keep.upto)",
         "return True",
-        "seed 0",
+        "tests/unit/watcher/test_keep.py::test_an_empty_list_drops_nothing",
     ),
     Mutant(
         "takes a second content for a step",
@@ -141,7 +133,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.saves",
         'if first.address == tag.address:\n                return ""',
         "if True:\n                return None",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_s04_the_same_step_again_with_other_content_is_refused",
     ),
     Mutant(
         "accepts a step below the committed one",
@@ -149,7 +141,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.saves",
         "and tag.save.epoch and tag.save < committed:",
         "and False:",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_s01_a_step_below_the_newest_committed_is_refused_and_one_between_is_taken",
     ),
     Mutant(
         "says complete while saves are being hashed",
@@ -157,15 +149,15 @@ MUTANTS: Final = (
         "checkpoint_watcher.machine",
         "return self.saves.settled and not snapshot.settling",
         "return True",
-        "seed 0",
+        "tests/unit/watcher/test_saves.py::test_an_open_session_is_complete_when_all_that_was_found_is_named",
     ),
     Mutant(
         "never fails a session that waits too long",
         6,
         "checkpoint_watcher.session",
-        "and now >= record.consumed_at + self.node.times.failed",
+        "and now >= record.consumed_at + self.patience",
         "and False",
-        "seed 0",
+        "tests/unit/watcher/test_session.py::test_a_yaml_is_consumed_after_a_minute_without_a_rendezvous_and_fails_at_its_deadline",
     ),
     Mutant(
         "keeps the yaml for ever",
@@ -173,7 +165,7 @@ MUTANTS: Final = (
         "checkpoint_watcher.session",
         "if record.failure or now >= record.seen_at + self.node.times.consumed:",
         "if record.failure:",
-        "seed 0",
+        "tests/unit/watcher/test_session.py::test_a_yaml_is_consumed_after_a_minute_without_a_rendezvous_and_fails_at_its_deadline",
     ),
     Mutant(
         "commits without replicas",
@@ -181,7 +173,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.commit",
         "return min(placement.asked, len(self.present) - (self.host(rank) in self.present))",
         "return 0",
-        "seed 0",
+        "tests/unit/coordinator/test_commit.py::test_s03_a_missing_copy_is_named",
     ),
     Mutant(
         "commits before all shards are there",
@@ -189,15 +181,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.commit",
         "if state is None and absent:",
         "if False:",
-        "seed 0",
-    ),
-    Mutant(
-        "counts copies on lost hosts",
-        4,
-        "checkpoint_coordinator.commit",
-        "hosts = found.hosts(key, address) & crew.live if found",
-        "hosts = found.hosts(key, address) if found",
-        "seed 0",
+        "tests/unit/coordinator/test_commit.py::test_a_missing_shard_is_named_with_its_host",
     ),
     Mutant(
         "counts the own copy as a replica",
@@ -205,7 +189,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.commit",
         "copies = max(0, len(hosts) - 1)",
         "copies = len(hosts)",
-        "seed 0",
+        "tests/unit/coordinator/test_commit.py::test_a_save_commits_when_every_shard_has_its_copies",
     ),
     Mutant(
         "commits what was changed after hashing",
@@ -213,7 +197,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.commit",
         'for kind, state in (("mutated", SaveState.MUTATED), ("skipped", SaveState.SKIPPED)):',
         'for kind, state in (("skipped", SaveState.SKIPPED),):',
-        "seed 0",
+        "tests/unit/coordinator/test_commit.py::test_s45_a_mutated_or_skipped_save_never_commits",
     ),
     Mutant(
         "places copies on the rank's own host",
@@ -221,7 +205,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.placement",
         "others = _spread([peer for peer in here if hosts[peer] != hosts[rank]], hosts)",
         "others = _spread(here, hosts)",
-        "seed 0",
+        "tests/unit/test_placement.py::test_s80_a_copy_goes_to_another_host_where_there_is_one",
     ),
     Mutant(
         "makes a keep list from an incomplete view",
@@ -229,7 +213,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.keep",
         "if view.gaps or view.hold:",
         "if view.hold:",
-        "seed 0",
+        "tests/unit/test_keep.py::test_s12_without_a_complete_view_there_is_no_list",
     ),
     Mutant(
         "deletes while people look",
@@ -237,7 +221,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.keep",
         "if view.gaps or view.hold:",
         "if view.gaps:",
-        "seed 0",
+        "tests/unit/test_keep.py::test_hold_stops_all_deleting",
     ),
     Mutant(
         "gives up saves under backup",
@@ -245,7 +229,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.keep",
         "between = frozenset(save for save in order[1:-1] if save not in needed)",
         "between = frozenset(order[1:-1])",
-        "seed 0",
+        "tests/unit/test_keep.py::test_a_save_under_backup_is_not_given_up_between_others_in_flight",
     ),
     Mutant(
         "mixes epochs into one save",
@@ -253,7 +237,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.inventory",
         "found = stock.add(Line(tag.save, tag.shape), tag)\n            copy",
         "found = stock.add(Line(Save(Epoch(1), tag.save.step), tag.shape), tag)\n            copy",
-        "seed 0",
+        "tests/unit/coordinator/test_inventory.py::test_lines_come_newest_first",
     ),
     Mutant(
         "begins anew where what was committed is lost",
@@ -261,7 +245,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.restore",
         "if facts.fresh_start:",
         "if True:",
-        "seed 0",
+        "tests/unit/coordinator/test_restore.py::test_a_configured_fresh_start_turns_lost_into_none_with_its_reason",
     ),
     Mutant(
         "says none although a witness is silent",
@@ -269,7 +253,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.restore",
         '    if facts.silent:\n        reason = f"not known:',
         '    if False:\n        reason = f"not known:',
-        "seed 0",
+        "tests/unit/coordinator/test_restore.py::test_an_older_save_waits_while_a_silent_witness_may_hold_the_committed_one",
     ),
     Mutant(
         "takes an older save while the committed one may be there",
@@ -277,7 +261,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.restore",
         "return not facts.silent and not _misfit(facts)",
         "return True",
-        "seed 0",
+        "tests/unit/coordinator/test_restore.py::test_an_older_save_waits_while_a_silent_witness_may_hold_the_committed_one",
     ),
     Mutant(
         "restores a save of another shape",
@@ -285,7 +269,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.restore",
         "return shape.fits(wanted)",
         "return True",
-        "seed 0",
+        "tests/unit/coordinator/test_restore.py::test_a_committed_save_that_does_not_fit_is_lost_and_no_older_one_is_taken",
     ),
     Mutant(
         "asks only members whether anything was committed",
@@ -293,7 +277,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.witness",
         "return (*member_silence(desk, now), *other_silence(desk, now), *backup_silence(desk, since))",
         "return (*member_silence(desk, now), *backup_silence(desk, since))",
-        "seed 0",
+        "tests/unit/coordinator/test_witness.py::test_every_kind_of_witness_is_asked",
     ),
     Mutant(
         "does not wait for the backup store",
@@ -301,7 +285,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.witness",
         "return (*member_silence(desk, now), *other_silence(desk, now), *backup_silence(desk, since))",
         "return (*member_silence(desk, now), *other_silence(desk, now))",
-        "seed 0",
+        "tests/unit/coordinator/test_witness.py::test_every_kind_of_witness_is_asked",
     ),
     Mutant(
         "acts after its lease ended",
@@ -309,7 +293,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.tenure",
         "and now - self._began < self._times.lease_ttl - self._times.lease_margin",
         "",
-        "seed 0",
+        "tests/unit/coordinator/test_tenure.py::test_s107_nothing_is_done_from_two_seconds_before_the_lease_would_end",
     ),
     Mutant(
         "counts the lease from the answer",
@@ -317,7 +301,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.tenure",
         "self.lease, self._began = event.lease, event.began",
         "self.lease, self._began = event.lease, now",
-        "seed 0",
+        "tests/unit/coordinator/test_tenure.py::test_a_lease_is_counted_from_when_it_was_asked_for_and_not_from_the_answer",
     ),
     Mutant(
         "lets a superseded session win again",
@@ -325,7 +309,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.membership",
         "if session is None or session.id in self.superseded:",
         "if session is None:",
-        "seed 0",
+        "tests/unit/coordinator/test_membership.py::test_s33_after_a_take_over_whoever_differs_from_the_known_session_is_later",
     ),
     Mutant(
         "joins a session after a save of the epoch",
@@ -333,7 +317,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.membership",
         "if record is None or not record.released or saved or not recallable:",
         "if record is None or not record.released or not recallable:",
-        "seed 0",
+        "tests/unit/coordinator/test_membership.py::test_a_running_session_is_not_gathered",
     ),
     Mutant(
         "opens an epoch with ranks missing",
@@ -341,7 +325,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.membership",
         "if not missing:\n            fresh",
         "if True:\n            fresh",
-        "seed 0",
+        "tests/unit/coordinator/test_membership.py::test_the_epoch_opens_when_every_rank_has_an_open_session",
     ),
     Mutant(
         "hears an earlier life of a watcher",
@@ -349,7 +333,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.hearing",
         "if sender.incarnation in self._old:",
         "if False:",
-        "seed 0",
+        "tests/unit/coordinator/test_hearing.py::test_of_two_lives_the_later_counts_and_the_earlier_is_never_heard_again",
     ),
     Mutant(
         "lets reports overtake each other",
@@ -357,7 +341,7 @@ MUTANTS: Final = (
         "checkpoint_coordinator.hearing",
         "if report.version < before.report.version:",
         "if False:",
-        "seed 0",
+        "tests/unit/coordinator/test_hearing.py::test_late_reports_of_one_life_are_passed_over",
     ),
     Mutant(
         "never calls a host lost",
@@ -365,7 +349,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.liveness",
         "if silence >= times.lost:",
         "if False:",
-        "seed 0",
+        "tests/unit/test_liveness.py::test_a_host_is_judged_by_its_silence[20-lost]",
     ),
     Mutant(
         "marks a backup before its data is there",
@@ -373,7 +357,7 @@ MUTANTS: Final = (
         "checkpoint_uploader.archive",
         "_expect_data(_addresses(order.tags), folder.objects())",
         "_ = folder",
-        "seed 0",
+        "tests/unit/uploader/test_archive.py::test_no_mark_before_all_data",
     ),
     Mutant(
         "seals an abandoned backup",
@@ -381,7 +365,7 @@ MUTANTS: Final = (
         "checkpoint_uploader.archive",
         "if manifest is not None and manifest.state == ABANDONED:  # given up",
         "if False:  # given up",
-        "seed 0",
+        "tests/unit/uploader/test_archive.py::test_a_seal_that_meets_an_abandonment_leaves_no_mark",
     ),
     Mutant(
         "counts a backup whose objects have other sizes",
@@ -389,15 +373,15 @@ MUTANTS: Final = (
         "checkpoint_replicator.backup",
         "if blob.size != mark.size:",
         "if False:",
-        "seed 0",
+        "tests/unit/test_backup.py::test_a_manifest_counts_only_with_all_its_objects[0000000000000000000000000000000000000000000000000000000000000001.data]",
     ),
     Mutant(
         "counts a backup that was only ordered",
         9,
         "checkpoint_replicator.backup",
-        'return BackupEntry(name=name, whole=False, reason="ordered, not finished", order=order)',
+        'return BackupEntry(name=name, whole=False, reason="ordered, not finished", order=text)',
         "return _judge_foreign(job, name, blobs, documents)",
-        "seed 0",
+        "tests/unit/test_backup.py",
     ),
     Mutant(
         "names one save twice with different bytes",
@@ -405,7 +389,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.ramdisk.register",
         "            for tag in tags:\n                self._refuse_clash(tag, inventory)\n",
         "",
-        "seed 0",
+        "tests/unit/ramdisk/test_register.py::test_other_bytes_for_a_standing_name_and_epoch_are_refused",
     ),
     Mutant(
         "removes bytes that a reader holds",
@@ -421,7 +405,7 @@ MUTANTS: Final = (
             "            self._unregister(sidecar, inventory)\n"
             "            if not inventory.unreadable:"
         ),
-        "seed 0",
+        "tests/unit/ramdisk/test_register.py::test_s28_a_shard_that_is_read_is_not_dropped",
     ),
     Mutant(
         "removes bytes that another save names",
@@ -429,7 +413,7 @@ MUTANTS: Final = (
         "checkpoint_replicator.ramdisk.register",
         ("if len(inventory.of(address)) > 1:\n            self._unregister(sidecar, inventory)\n            return"),
         "if False:\n            return",
-        "seed 0",
+        "tests/unit/ramdisk/test_register.py::test_the_same_bytes_again_get_another_tag_and_the_source_goes",
     ),
     Mutant(
         "never asks another source for a bad leaf",
@@ -437,7 +421,7 @@ MUTANTS: Final = (
         "checkpoint_transfer.receiver",
         "self._miss(leaf)\n            self._spoiled.add(leaf)",
         "self._spoiled.add(leaf)",
-        "seed 0",
+        "tests/unit/transfer/test_receiver.py::test_a_corrupt_leaf_is_asked_again_alone",
     ),
     Mutant(
         "waits for a source without a deadline",
@@ -445,7 +429,7 @@ MUTANTS: Final = (
         "checkpoint_transfer.receiver",
         "if hopeless or not (usable or self._storing):",
         "if False:",
-        "seed 0",
+        "tests/unit/transfer/test_receiver.py::test_s13_a_leaf_that_comes_corrupt_twice_fails_a_fetch_without_another_source",
     ),
     Mutant(
         "acknowledges before naming",
@@ -453,7 +437,7 @@ MUTANTS: Final = (
         "checkpoint_transfer.machine",
         "if isinstance(event, receiving.ShardNamed):",
         "if isinstance(event, receiving.PartialOpened):",
-        "seed 0",
+        "tests/unit/transfer/test_machine.py::test_a_shard_is_offered_sent_stored_and_reported",
     ),
     Mutant(
         "offers a refused copy never again",
@@ -461,6 +445,6 @@ MUTANTS: Final = (
         "checkpoint_transfer.offers",
         "offer.due = now + self._patience.backoff(offer.attempts) if retry else None",
         "offer.due = None",
-        "seed 0",
+        "tests/unit/transfer/test_offers.py::test_a_refusal_is_reported_with_its_reason_and_tried_again",
     ),
 )

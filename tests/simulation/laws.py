@@ -156,16 +156,15 @@ class Laws:
 
     # ---- 3: crash
 
-    def check(self) -> None:
-        """After every event: the newest committed save that no fault took is still somewhere, or another one is."""
-        if not self.committed:
+    def check(self, changes: int) -> None:
+        """After every event: the newest committed save that no fault took is still somewhere, or another one is.
+
+        Where neither a ramdisk changed nor anything was committed since, all is as it was.
+        """
+        seen = changes + 1000 * len(self.committed)
+        if seen == self._seen or not self.committed:
             return
-        changes = 1000 * len(self.committed)
-        for host in self.world.hosts.values():
-            changes += host.disk.changes
-        if changes == self._seen:
-            return
-        self._seen = changes
+        self._seen = seen
         newest = max(self.committed)
         if not self._spared(newest):
             self.world.hits["more was lost than is held"] += 1

@@ -122,9 +122,6 @@ def messages(endpoint: str) -> Iterator[tuple[Message, list[bytes]]]:
         yield Want(address=nobody(), answer_to=answer, runs=(Run(first=0, count=1),) * 10_000, credit=1), []
         for text in trees():
             yield Offer(tags=(TAG,), answer_to=answer, address=TAG.address), [text]
-    for number in range(200):
-        yield Want(address=nobody(number), answer_to=peer("stranger", f"tcp://127.0.0.1:{number + 1}"), tree=True), []
-        yield Refused(address=nobody(number), kind="corrupt" if number % 2 else "x" * 1000, reason="y" * 10_000), []
     yield Leaves(address=nobody(), runs=(Run(first=0, count=1),)), [bytes(1 << 20)]
     yield NotYet(address=nobody(), runs=(), gone=True, reason="\0" * 1000), []
     yield Stored(address=TAG.address, tags=(TAG,) * 1000), []
@@ -135,6 +132,13 @@ def messages(endpoint: str) -> Iterator[tuple[Message, list[bytes]]]:
         UploaderOrders(version=1, orders=tuple(BackupOrder(id=str(n), kind="prune", name="..") for n in range(100))),
         [],
     )
+
+
+def flood() -> Iterator[Message]:
+    """Yield many of a kind, each about something else."""
+    for number in range(200):
+        yield Want(address=nobody(number), answer_to=peer("stranger", f"tcp://127.0.0.1:{number + 1}"), tree=True)
+        yield Refused(address=nobody(number), kind="corrupt" if number % 2 else "x" * 1000, reason="y" * 10_000)
 
 
 def senders(host: str) -> Iterator[Party]:
@@ -156,6 +160,8 @@ def frames(host: str, service: Service, endpoint: str, job: str = "job") -> Iter
                     yield [*encode(envelope), *body]
             if receiver.host != host:
                 break
+    for message in flood():
+        yield encode(Envelope(sender=STRANGER, receiver=receivers[0], job=Job(job), message=message))
     for message in MESSAGES:
         yield from changed(Envelope(sender=STRANGER, receiver=receivers[0], job=Job(job), message=message))
 

@@ -33,9 +33,12 @@ from checkpoint_watcher.machine import WatcherMachine
 from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
 from checkpoint_watcher.snapshot import Found, Snapshot, YamlIdentity, YamlSeen
 
-__all__ = ["LEASE", "ModelRamdisk", "WatcherShell", "yaml_text"]
+__all__ = ["LEASE", "WISH", "ModelRamdisk", "WatcherShell", "yaml_text"]
 
 LEASE = Lease(incarnation=Incarnation("c1"), token=1, host=Host("c"), reports="inproc://r", beacons="inproc://b")
+
+WISH = "please back this up"
+"""The content of a save that holds `_BACKUP_REQUESTED`."""
 
 
 def yaml_text(job: str = "j", rank: int = 0, nodes: int = 2, framework: str = "pytorch", **more: object) -> bytes:
@@ -134,9 +137,10 @@ class WatcherShell:
         """Begin, with what the ramdisk holds."""
         disk = self.disk
         claims = tuple(claim for claim, _ in disk.claims.values())
-        self.feed(
-            did.Started(session=disk.session, fences=dict(disk.fences), held=tuple(disk.held.values()), claims=claims)
-        )
+        held = tuple(disk.held.values())
+        wished = tuple(one.tag.save for one in held if disk.contents[one.tag.address] == WISH)
+        started = did.Started(session=disk.session, fences=dict(disk.fences), held=held, claims=claims, wished=wished)
+        self.feed(started)
         return self
 
     def feed(self, *events: did.Event) -> None:
@@ -281,7 +285,7 @@ class WatcherShell:
                 content = disk.claims[claim.name][1]
                 if content.startswith("unsupported"):
                     return did.HashFailed(claim, "unsupported", "a link")
-                return did.ClaimHashed(claim, disk.address(content), len(content))
+                return did.ClaimHashed(claim, disk.address(content), len(content), wanted=content == WISH)
             case do.NameShard(claim, tag):
                 content = disk.claims.pop(claim.name)[1]
                 disk.hold(tag, content)
@@ -303,6 +307,14 @@ class WatcherShell:
                     disk.held.pop(tag, None)
                     disk.contents.pop(tag.address, None)
                 return did.ForeignDropped(tags)
+            case do.ForgetJob(job, session):
+                disk.held = {tag: held for tag, held in disk.held.items() if tag.job != job}
+                disk.claims = {name: one for name, one in disk.claims.items() if one[0].job != job}
+                if session:
+                    disk.session = None
+                    disk.files.clear()
+                disk.fences.pop(job, None)
+                return did.JobForgotten(job, tuple(disk.held.values()))
             case do.VerifyShard(address, stamp):
                 good = address in disk.contents and disk.address(disk.contents[address]) == address
                 return did.ShardVerified(address, stamp, "" if good else "1 leaf differs")

@@ -1,7 +1,9 @@
+import contextlib
 import random
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -94,3 +96,40 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False)
     assert done.returncode == -9
     until(lambda: not psutil.pid_exists(int(done.stdout)) or psutil.Process(int(done.stdout)).status() == "zombie")
+
+
+@pytest.mark.parametrize("damage", ["garbage", "folder", "torn"])
+def test_a_state_that_somebody_damaged_is_named_and_not_overwritten(tmp_path: Path, damage: str) -> None:
+    with EmbeddedRedis(tmp_path, persist=True) as server:
+        command(server.url, "SET", "key", "x" * 10_000)
+        command(server.url, "SAVE")
+    parts = sorted((tmp_path / "appendonlydir").iterdir())
+    for part in parts:
+        match damage:
+            case "garbage":
+                part.write_bytes(b"\xffgarbage" * 100)
+            case "torn":
+                part.write_bytes(part.read_bytes()[:20])
+            case _:
+                part.unlink()
+                part.mkdir()
+    before = [part.stat().st_ino for part in parts]
+    with pytest.raises(UnreachableError, match=r"the embedded server on port \d+ did not start: .+"):
+        EmbeddedRedis(tmp_path, persist=True).start()
+    assert [part.stat().st_ino for part in parts] == before
+
+
+def test_a_stranger_who_talks_for_ever_on_the_port_is_not_our_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+
+        def talk() -> None:
+            connection, _ = stranger.accept()
+            with connection, contextlib.suppress(OSError):
+                while True:
+                    connection.sendall(b"x" * (1 << 16))
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        assert not embedded._answers(stranger.getsockname()[1], 1)
+        talker.join(10)
+        assert not talker.is_alive()

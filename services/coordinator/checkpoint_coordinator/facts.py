@@ -1,5 +1,7 @@
 """What people read in Redis beside the decisions: nodes, liveness, inventories; pure."""
 
+from collections.abc import Mapping
+
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.index import Hashes
@@ -9,7 +11,7 @@ from checkpoint_replicator.messages import NodeReport
 from checkpoint_replicator.records import EpochState
 from checkpoint_replicator.store.fields import to_json
 
-__all__ = ["facts"]
+__all__ = ["facts", "inherited"]
 
 MOST_SUPERSEDED = 16
 
@@ -36,6 +38,11 @@ def facts(desk: Desk, now: float) -> Hashes:
             found[f"inventory:{rank}"] = _inventory(seat.host, seat.session.epoch, voice.report)
         found[f"node:{rank}"] = fields
     return found
+
+
+def inherited(found: Mapping[str, Mapping[str, str]]) -> Hashes:
+    """Return what an earlier coordinator wrote of nodes: who was superseded there must not be forgotten meanwhile."""
+    return {key: dict(fields) for key, fields in found.items() if key.startswith(("node:", "inventory:"))}
 
 
 def _node(voice: Voice) -> dict[str, str]:

@@ -55,13 +55,17 @@ class Hearing:
         """Hosts that told Redis that they cannot reach us: when that was read, and why."""
 
     def repeats(self, sender: Party, report: NodeReport, now: float) -> NodeReport | None:
-        """Return what its host said last, where a report says the same again and the host was not silent since."""
+        """Return what its host said last, where a report says the same again and the host was not silent since.
+
+        Only the number of the report is another one.
+        """
         voice = self.voices.get(sender.host)
         if voice is None or not voice.fresh or voice.incarnation != sender.incarnation:
             return None
-        if now - voice.at >= self._times.suspect or voice.report != report:
+        if now - voice.at >= self._times.suspect or report.version < voice.report.version:
             return None
-        return voice.report
+        same = msgspec.structs.replace(voice.report, version=report.version)
+        return same if same == report else None
 
     def take(self, sender: Party, report: NodeReport, now: float) -> bool:
         """Take up a report; False when a later one of its host was taken up before."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from checkpoint_coordinator.gauges import Gauges
@@ -13,6 +14,7 @@ from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
@@ -20,21 +22,24 @@ from checkpoint_coordinator.words import (
     ReadHosts,
     ReadSnapshot,
     ReleaseLease,
+    RemoveJob,
     RenewLease,
     ReportReceived,
     SnapshotRead,
     StopRequested,
     StoreFailed,
+    WishReceived,
     Write,
     Written,
 )
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Publisher
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.machine import Machine, Ticked
-from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
+from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service, Wish
 from checkpoint_replicator.store import ManifestStore
 
 __all__ = ["Office"]
@@ -47,8 +52,10 @@ ALARMS: Final = frozenset(
     {
         "backup_failed",
         "backup_overdue",
+        "forget_refused",
         "index_lost",
         "lease_lost",
+        "orders_dropped",
         "report_refused",
         "restart_loop",
         "saves_failing",
@@ -116,6 +123,12 @@ class Office:
         else:
             self._gauges.reports.labels("taken").inc()
 
+    def wish(self, wish: Wish) -> None:
+        """Take an order of people, if it is this process that decides; it is repeated until it is answered."""
+        if self.machine.active:
+            with suppress(asyncio.QueueFull):
+                self._inbox.put_nowait(WishReceived(wish))
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
@@ -133,9 +146,9 @@ class Office:
     async def _give_back(self) -> None:
         for effect in self.machine.handle(StopRequested(), time.monotonic()):
             if isinstance(effect, ReleaseLease):
-                with suppress(UnreachableError, ProtocolError, TimeoutError):
+                with suppress(UnreachableError, ProtocolError, TimeoutError), failpoint.giving(effect):
                     async with asyncio.timeout(GIVE_BACK):
-                        await self._store.release(self.job, effect.lease)
+                        await self._ask(effect, partial(self._release, effect))
                     self._log.info("lease_released", token=effect.lease.token)
 
     async def _perform(self, effect: Effect) -> None:
@@ -149,10 +162,10 @@ class Office:
                     tell = self._log.warning if event in ALARMS else self._log.info
                     tell(event, **fields)
             case RenewLease():
-                self._renewals.put_nowait(("renew", lambda: self._renew(effect)))
+                self._renewals.put_nowait(("renew", partial(self._ask, effect, lambda: self._renew(effect))))
             case _:
                 name, request = self._request(effect)
-                self._lane.put_nowait((name, request))
+                self._lane.put_nowait((name, partial(self._ask, effect, request)))
 
     def _is_news(self, event: str) -> bool:
         """Tell whether an event that strangers can cause is to be logged; each is counted."""
@@ -162,7 +175,9 @@ class Office:
         self._quiet_until[event] = now + NOISE_EVERY
         return True
 
-    def _request(self, effect: AcquireLease | ReleaseLease | ReadSnapshot | Write | ReadHosts) -> tuple[str, Request]:
+    def _request(
+        self, effect: AcquireLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob
+    ) -> tuple[str, Request]:
         match effect:
             case AcquireLease():
                 return "acquire", lambda: self._acquire(effect)
@@ -172,8 +187,14 @@ class Office:
                 return "snapshot", lambda: self._snapshot(effect)
             case Write():
                 return "write", lambda: self._write(effect)
+            case RemoveJob():
+                return "remove", self._remove
             case ReadHosts():
                 return "hosts", lambda: self._hosts(effect)
+
+    async def _ask(self, effect: Effect, request: Request) -> Event | None:
+        with failpoint.doing(effect):
+            return await request()
 
     async def _serve(self, queue: asyncio.Queue[tuple[str, Request]]) -> None:
         """Ask Redis one thing after another; what fails is an event too."""
@@ -211,6 +232,10 @@ class Office:
     async def _hosts(self, effect: ReadHosts) -> Event:
         calls = await self._store.helps(self.job, effect.silent) if effect.silent else {}
         return HostsRead(await self._store.hosts(), calls)
+
+    async def _remove(self) -> Event:
+        await self._store.remove_job(self.job)
+        return JobRemoved()
 
     async def _write(self, effect: Write) -> Event:
         seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)

@@ -7,15 +7,16 @@ import msgspec
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Beacon, NodeReport, Party
+from checkpoint_replicator.messages import Beacon, NodeReport, Party, Wish
 from checkpoint_replicator.records import Help, HostRecord, Lease
-from checkpoint_replicator.store import Change, Renewal, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, Snapshot
 
 __all__ = [
     "AcquireLease",
     "Effect",
     "Event",
     "HostsRead",
+    "JobRemoved",
     "LeaseAnswered",
     "LeaseRenewed",
     "Note",
@@ -23,11 +24,13 @@ __all__ = [
     "ReadHosts",
     "ReadSnapshot",
     "ReleaseLease",
+    "RemoveJob",
     "RenewLease",
     "ReportReceived",
     "SnapshotRead",
     "StopRequested",
     "StoreFailed",
+    "WishReceived",
     "Write",
     "Written",
 ]
@@ -38,6 +41,12 @@ class ReportReceived(msgspec.Struct, frozen=True):
 
     sender: Party
     report: NodeReport
+
+
+class WishReceived(msgspec.Struct, frozen=True):
+    """People ordered something."""
+
+    wish: Wish
 
 
 class LeaseAnswered(msgspec.Struct, frozen=True):
@@ -80,11 +89,15 @@ class Written(msgspec.Struct, frozen=True):
 class StoreFailed(msgspec.Struct, frozen=True):
     """Redis did not answer; whether it did what was asked is not known.
 
-    `request` is acquire, renew, snapshot, hosts or write.
+    `request` is acquire, renew, snapshot, hosts, write or remove.
     """
 
     request: str
     reason: str
+
+
+class JobRemoved(msgspec.Struct, frozen=True):
+    """The job is not in `ckpt:jobs` any more."""
 
 
 class StopRequested(msgspec.Struct, frozen=True):
@@ -93,12 +106,14 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 Event = (
     ReportReceived
+    | WishReceived
     | LeaseAnswered
     | LeaseRenewed
     | SnapshotRead
     | HostsRead
     | Written
     | StoreFailed
+    | JobRemoved
     | StopRequested
     | Ticked
 )
@@ -146,6 +161,15 @@ class Write(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     after: Stamp = ZERO
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which keys it writes, and into which state: `keep`, `step=committed`."""
+        return tuple(dict.fromkeys(map(_kind, self.changes)))
+
+
+class RemoveJob(msgspec.Struct, frozen=True):
+    """Take the job out of `ckpt:jobs`; answer JobRemoved or StoreFailed(remove)."""
+
 
 class Publish(msgspec.Struct, frozen=True):
     """Send the beacon to all nodes of the job."""
@@ -160,4 +184,12 @@ class Note(msgspec.Struct, frozen=True):
     fields: Mapping[str, str]
 
 
-Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | Publish | Note
+def _kind(change: Change) -> str:
+    if isinstance(change, AddEvent):
+        return "event"
+    key = change.key.partition(":")[0]
+    state = change.fields.get("state") if isinstance(change, SetHash) else None
+    return f"{key}={state}" if state else f"-{key}" if isinstance(change, Delete) else key
+
+
+Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob | Publish | Note

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, cast, get_args
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, CorruptError
@@ -71,6 +72,7 @@ async def run(config: TransferConfig, runtime: Runtime) -> None:
     """Run the transfer of a node until it is asked to stop."""
     ramdisk = await asyncio.to_thread(Ramdisk, config.ramdisk, config.ramdisk_size)
     with await _hold(ramdisk, config, runtime):
+        await asyncio.to_thread(ramdisk.clear_partials)
         buffers = Buffers(CHUNK_BYTES, config.serve_window // CHUNK_BYTES)
         service = TransferService(config, runtime, Disk(ramdisk, buffers))
         await service.open()
@@ -225,36 +227,43 @@ class TransferService:
                 self._send_local(Service.WATCHER, do.NO_JOB, report)
             case do.StoreLeaves(address, number, source, runs, body, size):
                 store = partial(self._disk.store, address, source, runs, body, size)
-                self._start(self._stores, store, partial(self._stored, address, number))
+                self._start(effect, self._stores, store, partial(self._stored, address, number))
             case do.ServeLeaves():
-                self._start(self._reads, partial(self._read, effect), partial(self._serve, effect))
+                self._start(effect, self._reads, partial(self._read, effect), partial(self._serve, effect))
             case do.SendOffer(address=address):
-                self._start(self._reads, partial(self._tree, address), partial(self._offer, effect))
+                self._start(effect, self._reads, partial(self._tree, address), partial(self._offer, effect))
             case do.OpenPartial(address, number, source, tree, reserve):
                 opening = partial(self._disk.open_partial, address, source, tree, reserve)
-                self._start(self._names, opening, partial(self._moved, address, number))
+                self._start(effect, self._names, opening, partial(self._moved, address, number))
             case do.NameShard(address, number, namings):
                 naming = partial(self._disk.name, address, namings)
-                self._start(self._names, naming, partial(self._moved, address, number))
+                self._start(effect, self._names, naming, partial(self._moved, address, number))
             case do.OpenShard(address):
-                self._start(self._names, partial(self._disk.open_shard, address), self._inbox.put_nowait)
+                self._start(effect, self._names, partial(self._disk.open_shard, address), self._inbox.put_nowait)
             case do.CheckShard(address):
-                self._start(self._names, partial(self._disk.check, address), self._checked)
+                self._start(effect, self._names, partial(self._disk.check, address), self._checked)
             case do.Close(address):
-                self._start(self._names, partial(self._disk.close, address), lambda _: None)
+                self._start(effect, self._names, partial(self._disk.close, address), lambda _: None)
             case do.TrimPartials(reserve, busy):
-                self._start(self._names, partial(self._disk.trim, reserve, busy), self._trimmed)
+                self._start(effect, self._names, partial(self._disk.trim, reserve, busy), self._trimmed)
             case do.ForgetPeer(peer):
                 for endpoint in peer.leaves:
                     if (known := self._lines.pop(endpoint, None)) is not None:
                         known[0].close()
 
-    def _start(self, pool: ThreadPoolExecutor, work: Callable[[], Answer], done: Callable[[Answer], None]) -> None:
+    def _start(
+        self,
+        effect: do.TransferEffect,
+        pool: ThreadPoolExecutor,
+        work: Callable[[], Answer],
+        done: Callable[[Answer], None],
+    ) -> None:
         """Work in a thread, then call `done` in the event loop; without a task or a future, which cost more."""
 
         def run() -> None:
             try:
-                answer = work()
+                with failpoint.doing(effect):
+                    answer = work()
             except BaseException as error:  # noqa: BLE001 - a bug: the process ends with it, and is started anew
                 self._tell_loop(self._fail, error)
             else:

@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.errors import ReplicatorError, TransientError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.messages import BackupResult, Envelope, Party, UploaderOrders, UploaderReport
 from checkpoint_replicator.quote import quote
-from checkpoint_replicator.records import BackupOrder
 from checkpoint_uploader.archive import Archive
 from checkpoint_uploader.machine import (
     Begin,
@@ -81,7 +81,7 @@ class OrderDesk:
         match effect:
             case Begin(job, order):
                 self._progress[job, order.id] = progress = Progress(self._metrics.uploaded.inc)
-                task = asyncio.create_task(self._carry_out(job, order, progress), name="order")
+                task = asyncio.create_task(self._carry_out(effect, progress), name="order")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case Cancel(job, ident):
@@ -116,11 +116,12 @@ class OrderDesk:
         # A report that finds no watcher is lost; the next one says it all again.
         self._sender.send(Envelope(sender=self._me, receiver=self._watcher, job=job, message=report))
 
-    async def _carry_out(self, job: Job, order: BackupOrder, progress: Progress) -> None:
+    async def _carry_out(self, begin: Begin, progress: Progress) -> None:
+        job, order = begin.job, begin.order
         self._metrics.active.inc()
         began = monotonic()
         try:
-            event = await self._answer(job, order, progress)
+            event = await self._answer(begin, progress)
         finally:
             self._metrics.active.dec()
             self._progress.pop((job, order.id), None)
@@ -136,12 +137,18 @@ class OrderDesk:
                 self._log.warning("backup_order_failed", **fields, reason=reason, again=again)
         await self.inbox.put(event)
 
-    async def _answer(self, job: Job, order: BackupOrder, progress: Progress) -> Finished | Failed:
+    async def _answer(self, begin: Begin, progress: Progress) -> Finished | Failed:
+        job, order = begin.job, begin.order
         if self._archive is None:
             return Failed(job, order.id, "no backup root is configured for this uploader", again=False)
-        loop = asyncio.get_running_loop()
+        archive, loop = self._archive, asyncio.get_running_loop()
+
+        def work() -> BackupResult:
+            with failpoint.doing(begin):
+                return archive.perform(job, order, progress)
+
         try:
-            result: BackupResult = await loop.run_in_executor(self._pool, self._archive.perform, job, order, progress)
+            result: BackupResult = await loop.run_in_executor(self._pool, work)
         except CancelledError as error:
             return Failed(job, order.id, str(error), again=True)
         except (ReplicatorError, FileNotFoundError) as error:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 __all__ = ["each"]
@@ -36,5 +37,5 @@ def each(items: Iterable[Item], work: Callable[[Item], None], threads: int) -> N
         run()
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="store") as pool:
-        for future in [pool.submit(run) for _ in range(threads)]:
+        for future in [pool.submit(copy_context().run, run) for _ in range(threads)]:
             future.result()

@@ -99,6 +99,11 @@ class Begin(msgspec.Struct, frozen=True):
     job: Job
     order: BackupOrder
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is begun."""
+        return (self.order.kind,)
+
 
 class Cancel(msgspec.Struct, frozen=True):
     """Stop carrying out an order as soon as possible; the answer still comes."""

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final, TypeVar
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.blobs import BlobStore
 from checkpoint_replicator.bus import Body, Received, Sender
 from checkpoint_replicator.errors import ReplicatorError, TransientError, UnreachableError
@@ -95,7 +96,7 @@ class ReadWindow:
         """Perform one effect of the holder."""
         match effect:
             case OpenShard(shard):
-                self._spawn(self._open(shard))
+                self._spawn(self._open(effect))
             case CloseShard(shard):
                 self._shards.pop(shard, None)
             case SendTree(shard, to):
@@ -141,14 +142,15 @@ class ReadWindow:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open(self, shard: ShardId) -> None:
-        store = self._store
+    async def _open(self, effect: OpenShard) -> None:
+        shard, store = effect.shard, self._store
         if store is None:
             await self.inbox.put(Absent(shard, "no backup root is configured for this uploader", gone=True))
             return
-        found = await self._call(
-            lambda progress: open_backup_shard(store, shard.job, shard.backup, shard.address, progress)
-        )
+        with failpoint.doing(effect):
+            found = await self._call(
+                lambda progress: open_backup_shard(store, shard.job, shard.backup, shard.address, progress)
+            )
         if isinstance(found, BackupShard):
             self._shards[shard] = found
             self._log.info("backup_shard_opened", job=shard.job, backup=shard.backup, size=found.tree.size)
@@ -161,7 +163,8 @@ class ReadWindow:
     async def _read(self, effect: ReadLeaves) -> None:
         shard, runs = effect.shard, effect.runs
         source = self._shards[shard]
-        found = await self._call(lambda progress: source.read(runs, progress))
+        with failpoint.doing(effect):
+            found = await self._call(lambda progress: source.read(runs, progress))
         if not isinstance(found, list):
             reason, gone = found
             await self.inbox.put(LeavesFailed(shard, runs, reason, gone))

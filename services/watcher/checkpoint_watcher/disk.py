@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.errors import (
     BusyError,
     CorruptError,
@@ -39,6 +40,7 @@ from checkpoint_watcher.effects import (
     DropForeign,
     DropSaves,
     Effect,
+    ForgetJob,
     HashClaim,
     MarkCommitted,
     NameShard,
@@ -63,6 +65,7 @@ from checkpoint_watcher.events import (
     ForeignDropped,
     HashFailed,
     InventoryTaken,
+    JobForgotten,
     MarkersFailed,
     MarkersPublished,
     NamingFailed,
@@ -118,8 +121,10 @@ class Disk:
         Sidecars tell too what `fence.json` knew of commits, and whose saves stand here where `session.json` is lost;
         then the node waits for the next yaml.
         """
-        recovery = self.ramdisk.recover()
-        self.ramdisk.sweep()
+        with failpoint.doing("Start"):
+            recovery = self.ramdisk.recover()
+            self._clear_notes()
+            self.ramdisk.sweep()
         session, no_session = self._salvage_session()
         _, no_fences = self.ramdisk.read_fences()
         sidecars = self.ramdisk.sidecars()
@@ -142,6 +147,7 @@ class Disk:
             held=held,
             fallen=fallen,
             claims=self._claims(session.lineage if session is not None else lineage),
+            wished=self._wished(held),
             entries=self._entries(sidecars),
             lineage=lineage,
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
@@ -162,6 +168,10 @@ class Disk:
         Raises:
             TransientError: for now it cannot be done, mostly for want of room; nothing was changed.
         """
+        with failpoint.doing(effect):
+            return self._perform(effect)
+
+    def _perform(self, effect: Effect) -> Event | None:
         match effect:
             case ClaimSave():
                 return self._claim(effect)
@@ -179,6 +189,8 @@ class Disk:
                 return SavesDropped(*self._drop(tags))
             case DropForeign(tags):
                 return ForeignDropped(*self._drop(tags))
+            case ForgetJob():
+                return self._forget_job(effect)
             case Quarantine(address):
                 return self._quarantine(address)
             case CleanUp():
@@ -214,7 +226,8 @@ class Disk:
 
     def sweep(self) -> None:
         """Free the room of what was removed; may take long."""
-        self.ramdisk.sweep()
+        with failpoint.doing("Sweep"):
+            self.ramdisk.sweep()
 
     # ---- beside the others
 
@@ -236,8 +249,7 @@ class Disk:
                 raise
             return HashFailed(claim, "unsupported", f"a part of it may not be read: {error.strerror}")
         self._trees[claim.name] = tree
-        wanted = any(file.path == BACKUP_WISH for file in tree.files)
-        return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), wanted)
+        return ClaimHashed(claim, tree.address, tree.size, len(tree.entries), _wishes(tree))
 
     def verify(self, effect: VerifyShard) -> Event | None:
         """Compare a named shard with its tree; None: stopped."""
@@ -266,6 +278,7 @@ class Disk:
     def _forget_note(self, claim: Claim) -> None:
         note = self._note(claim)
         try:
+            failpoint.change()
             note.unlink(missing_ok=True)
         except OSError:  # somebody's directory in its place
             self.ramdisk.clear([note])
@@ -302,6 +315,13 @@ class Disk:
                 claims.append(claim)
         return tuple(claims)
 
+    def _clear_notes(self) -> None:
+        """Remove the notes of claims that were not made, or were named, when an earlier life died."""
+        for note in self.ramdisk.layout.claims.glob("*/*.json"):
+            if not os.path.lexists(note.with_suffix("")):
+                failpoint.change()
+                note.unlink(missing_ok=True)
+
     def _name(self, effect: NameShard) -> Event:
         claim, tag = effect.claim, effect.tag
         place = self._place(claim)
@@ -333,6 +353,15 @@ class Disk:
         held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
         return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
 
+    def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
+        """Say again of which saves an earlier life was asked for a backup: it may have died before it was made."""
+        found = set()
+        for one in held:
+            with suppress(FileNotFoundError, ProtocolError):
+                if one.own and one.tag.address.startswith("D") and _wishes(self.ramdisk.tree(one.tag.address)):
+                    found.add(one.tag.save)
+        return tuple(sorted(found))
+
     def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
         """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
         entries = {}
@@ -351,6 +380,27 @@ class Disk:
         except BusyError as error:
             return ShardQuarantined(address, str(error))
         return ShardQuarantined(address)
+
+    def _forget_job(self, effect: ForgetJob) -> Event:
+        """The fence goes last: until then a crash leaves a host that must be told again."""
+        job, busy = effect.job, ""
+        for sidecar in self.ramdisk.sidecars():
+            if sidecar.tag.job == job:
+                try:
+                    self.ramdisk.drop(sidecar.tag)
+                except BusyError as error:
+                    busy = str(error)
+        for place in self.ramdisk.claims():
+            if place.name.job == job:
+                self.ramdisk.discard(place)
+                place.path.with_name(f"{place.path.name}.json").unlink(missing_ok=True)
+        if not busy:
+            if effect.session:
+                self._clean_up()
+                self._session.remove()
+            self.ramdisk.forget_fence(job)
+        held, fallen = self._inventory()
+        return JobForgotten(job, held, busy, fallen)
 
     # ---- the contract
 
@@ -371,6 +421,7 @@ class Disk:
             with self.ramdisk.names():
                 facts = path.lstat()
                 if (facts.st_ino, facts.st_size, facts.st_ctime_ns) == (wanted.inode, wanted.size, wanted.changed):
+                    failpoint.change()
                     self._take_yaml(path, facts)
         except FileNotFoundError:
             pass
@@ -433,6 +484,10 @@ def _lineage(sidecars: Iterable[Sidecar]) -> Lineage | None:
         return None
     tag = max(own, key=lambda sidecar: sidecar.verified_at).tag
     return Lineage(SessionSpec(tag.job, tag.key.rank, tag.shape), tag.save.epoch)
+
+
+def _wishes(tree: Tree) -> bool:
+    return any(file.path == BACKUP_WISH for file in tree.files)
 
 
 def _prerestore(step: int | None, backup: str | None) -> str:

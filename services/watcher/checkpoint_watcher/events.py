@@ -7,7 +7,7 @@ from checkpoint_replicator.ids import Address, Incarnation, Job, SessionId, Stor
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, Held, TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView
-from checkpoint_replicator.save import Tag
+from checkpoint_replicator.save import Save, Tag
 from checkpoint_watcher.record import Claim, FenceRecord, Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Snapshot
 
@@ -21,6 +21,7 @@ __all__ = [
     "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
+    "JobForgotten",
     "MarkersFailed",
     "MarkersPublished",
     "NamingFailed",
@@ -47,6 +48,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     """The process holds `watcher.lock`, and this is what an earlier life left.
 
     Attributes:
+        wished: saves that stand here and of which the trainer asked for a backup.
         entries: by address how many files and directories the shards have that were saved here.
         lineage: where there is no session: whose saves stand here, as the sidecars tell it.
         unreadable: says what of it is lost.
@@ -57,6 +59,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Held, ...] = ()
     fallen: tuple[Tag, ...] = ()
     claims: tuple[Claim, ...] = ()
+    wished: tuple[Save, ...] = ()
     entries: dict[Address, int] = {}
     lineage: Lineage | None = None
     unreadable: tuple[str, ...] = ()
@@ -72,6 +75,22 @@ class InventoryTaken(msgspec.Struct, frozen=True):
     """All shards that stand on this host, of all jobs; and those that have a name and do not stand any more."""
 
     held: tuple[Held, ...]
+    fallen: tuple[Tag, ...] = ()
+
+
+class JobForgotten(msgspec.Struct, frozen=True):
+    """What is left on this host, of all jobs, after it was to forget one.
+
+    Attributes:
+        job: which.
+        held: as in InventoryTaken.
+        reason: why something of the job is still there; empty: nothing is, and no fence either.
+        fallen: as in InventoryTaken.
+    """
+
+    job: Job
+    held: tuple[Held, ...]
+    reason: str = ""
     fallen: tuple[Tag, ...] = ()
 
 
@@ -258,6 +277,7 @@ Event = (
     | Started
     | Scanned
     | InventoryTaken
+    | JobForgotten
     | SaveClaimed
     | SaveGone
     | ClaimHashed

@@ -36,6 +36,8 @@ OFFERED: Final = 2
 """So many of the oldest and of the newest saves in flight are offered."""
 NOBODY: Final = Incarnation("")
 NEVER: Final = float("inf")
+EARLY: Final = 0.6
+"""What was said this part of its span ago is said again together with what is due."""
 HELD_A_GAP: Final = 500
 """Reports of big inventories are costly: each so many shards make the gap between two reports one gap longer."""
 
@@ -64,6 +66,10 @@ class Sent:
         self.gap = gap
         return self.at is None or now >= self.at + (gap if self.changed else span)
 
+    def is_late(self, now: float, span: float) -> bool:
+        """Tell whether it is said again now, changed or not."""
+        return self.at is not None and now >= self.at + span
+
 
 @dataclass(slots=True)
 class Reporter:
@@ -79,36 +85,39 @@ class Reporter:
     root: str | None = None
     complete: bool = False
     _stored: set[Address] = field(default_factory=set)
+    _orders: float = 0.0
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
 
     def advance(self, authorities: Mapping[Job, Authority], now: float) -> None:
         """Send what changed or is due."""
         times = self.node.times
         gap = times.report_gap * (1 + len(self.node.held) // HELD_A_GAP)
+        early = 1.0  # what is to be said again soon is said together, so that the node wakes once and not thrice
+        if any(self._sent[name].is_late(now, self._span(name[0])) for name in self._sent):
+            early = EARLY
+        self._orders = early * times.orders
         for job, authority in sorted(authorities.items()):
             sent = self._sent.setdefault(("report", job), Sent())
-            if sent.due(now, gap, times.report):
+            if sent.due(now, gap, early * times.report):
                 report = self._report(job, authority, now)
-                if self._news(sent, report, now, times.report):
+                if self._news(sent, report, now, early * times.report):
                     sent.version += 1  # each one, so that beacons tell whether heartbeats arrive
                     authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
         sent = self._sent.setdefault(("transfer", ""), Sent())
-        if sent.due(now, times.report_gap / 2, times.orders):
+        if sent.due(now, times.report_gap / 2, self._orders):
             orders = self._transfer_orders(authorities)
-            if self._news(sent, orders, now, times.orders):
+            if self._news(sent, orders, now, self._orders):
                 self.node.emit(SendTransfer(msgspec.structs.replace(orders, version=sent.version)))
         self._publish_status(authorities, now)
 
     def deadline(self) -> float | None:
         """When something is sent again."""
-        times = self.node.times
-        spans = {"report": times.report, "transfer": times.orders, "uploader": times.orders, "status": NEVER}
         moments = []
         for (kind, _), sent in self._sent.items():
             if sent.at is not None:
-                moments.append(sent.at + spans[kind])
+                moments.append(sent.at + self._span(kind))
                 if sent.changed:
                     moments.append(sent.at + sent.gap)
         return min(moments, default=None)
@@ -117,6 +126,12 @@ class Reporter:
         """An event was taken: what was held back by the rate limit is to be looked at again."""
         for sent in self._sent.values():
             sent.changed = True
+
+    def leave(self, job: Job) -> None:
+        """Nothing is told of this job any more."""
+        self.uploader_said.pop(job, None)
+        for kind in ("report", "uploader"):
+            self._sent.pop((kind, job), None)
 
     def hear_transfer(self, incarnation: Incarnation, report: TransferReport, now: float) -> bool:
         """The node's transfer spoke; False: it said the same before."""
@@ -145,6 +160,12 @@ class Reporter:
         return frozenset(address for address in addresses if address in named)
 
     # ---- rate
+
+    def _span(self, kind: str) -> float:
+        """How long something is not said again that did not change."""
+        if kind == "status":
+            return NEVER
+        return self.node.times.report if kind == "report" else self.node.times.orders
 
     def _news(self, sent: Sent, content: object, now: float, span: float) -> bool:
         """Tell whether to send: it changed, or is due again. The version grows with each change."""
@@ -269,9 +290,9 @@ class Reporter:
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
         sent = self._sent.setdefault(("uploader", job), Sent())  # also without orders: its answer tells the root
-        if sent.due(now, self.node.times.report_gap / 2, self.node.times.orders):
+        if sent.due(now, self.node.times.report_gap / 2, self._orders):
             content = UploaderOrders(version=0, orders=orders)
-            if self._news(sent, content, now, self.node.times.orders):
+            if self._news(sent, content, now, self._orders):
                 self.node.emit(SendUploader(job, msgspec.structs.replace(content, version=sent.version)))
 
     # ---- people
@@ -306,6 +327,8 @@ class Reporter:
         reasons = [fault.reason for fault in node.faults.values()]
         if authority is not None and authority.failure:
             reasons.append(authority.failure)
+        if view is not None and view.keep is not None and view.keep.hold:
+            reasons.append("people look: nothing is deleted, pruned or backed up")
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
         if authority is not None and authority.cut_off:

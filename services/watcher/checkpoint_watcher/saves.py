@@ -26,6 +26,7 @@ HASHING: Final = 2
 MAX_CLAIMING: Final = 4096
 """Claims in hand; what a scan found beyond them waits for the next one."""
 MAX_WANTED: Final = 16
+"""Wishes for a backup that are told; the coordinator knows which of them, or of later saves, were granted."""
 FILES: Final = frozenset({"pytorch"})
 """Frameworks that save files; the others save directories."""
 
@@ -65,6 +66,8 @@ class Saves:
 
     def on_the_way(self, job: Job | None) -> tuple[Saving, ...]:
         """Finished saves of a job that are not named yet."""
+        if not (self.claiming or self.waiting or self.hashing or self.naming or self._retry):
+            return ()
         claims = [*self.claiming.values(), *self.waiting, *self.hashing.values()]
         claims += [claim for claim, _ in self.naming.values()] + [claim for _, claim, _ in self._retry]
         return tuple(
@@ -78,8 +81,9 @@ class Saves:
             )
         )
 
-    def resume(self, claims: tuple[Claim, ...]) -> None:
-        """Take up what an earlier life claimed."""
+    def resume(self, claims: tuple[Claim, ...], wished: tuple[Save, ...]) -> None:
+        """Take up what an earlier life claimed, and of what its trainer wished a backup."""
+        self.wanted = list(wished)[-MAX_WANTED:]
         for claim in claims:
             self._enqueue(claim)
         self._pump()
@@ -197,7 +201,6 @@ class Saves:
             if marked:
                 self.node.emit(MarkCommitted(job, keep.upto))
             if job == self.node.job:
-                self.wanted = [save for save in self.wanted if save > keep.upto]
                 self._skipped = {save for save in self._skipped if save > keep.upto}
         fallen = [Held(tag=tag) for tag in self.node.fallen if tag.job == job]
         tags = tuple(tag for tag in droppable([*held, *fallen], keep, busy) if tag not in self._dropping)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus import Received, Sender
 from checkpoint_replicator.driver import drive
 from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError, TransientError, UnreachableError
@@ -40,8 +41,12 @@ from checkpoint_watcher.effects import (
     DropSaves,
     Effect,
     Follow,
+    ForgetJob,
     HashClaim,
+    Leave,
+    NameShard,
     PublishStatus,
+    Quarantine,
     ReadView,
     Register,
     SendReport,
@@ -80,6 +85,8 @@ STRANGE_EVERY: Final = 1.0
 """Seconds between two log lines about messages that are not taken; each is counted."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
+DISCARDING: Final = (CleanUp, DropClaim, DropForeign, DropSaves, ForgetJob, NameShard, Quarantine, TakeInventory)
+"""Effects after which the trash is emptied; before an inventory the transfer may have put something there."""
 SCAN_GAP: Final = 0.01
 """Shortest time between two scans; a long scan makes it longer."""
 
@@ -256,14 +263,15 @@ class Watcher:
                 continue
             if answer is not None:
                 await self.inbox.put(answer)
-            if isinstance(effect, DropSaves | DropForeign | DropClaim | CleanUp | TakeInventory):
+            if isinstance(effect, DISCARDING):
                 self._spawn(self._sweep(), "sweep")
 
     async def _sweep(self) -> None:
         await self._in(self.sweeping, self.disk.sweep)
 
     async def _aside(self, call: Callable[[E], Event | None], effect: E) -> None:
-        answer = await self._in(self.large, call, effect)
+        with failpoint.doing(effect):
+            answer = await self._in(self.large, call, effect)
         if answer is not None:
             await self.inbox.put(answer)
 
@@ -285,6 +293,9 @@ class Watcher:
             case Follow(job, lease):
                 await self.lines.follow(job, lease)
                 self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
+            case Leave(job):
+                self.lines.leave(job)
+                self.runtime.log.info("job_left", job=job)
             case CallHelp():
                 self._spawn(self._call_help(effect), "help")
             case SendReport(job, report):
@@ -301,16 +312,18 @@ class Watcher:
 
     async def _read(self, effect: ReadView) -> None:
         event: Event
-        try:
-            event = ViewRead(effect.job, await self.store.view(effect.job, self.config.host, effect.rank))
-        except (UnreachableError, ProtocolError) as error:
-            event = ViewFailed(effect.job, str(error))
+        with failpoint.doing(effect):
+            try:
+                event = ViewRead(effect.job, await self.store.view(effect.job, self.config.host, effect.rank))
+            except (UnreachableError, ProtocolError) as error:
+                event = ViewFailed(effect.job, str(error))
         await self.inbox.put(event)
 
     async def _call_help(self, effect: CallHelp) -> None:
         cry = Help(host=Host(self.config.host), incarnation=self.runtime.incarnation, reason=effect.reason)
         try:
-            await self.store.call_help(effect.job, cry, effect.seconds)
+            with failpoint.doing(effect):
+                await self.store.call_help(effect.job, cry, effect.seconds)
         except (UnreachableError, ProtocolError) as error:
             self.runtime.log.info("help_not_called", job=effect.job, reason=str(error))
 
@@ -320,19 +333,20 @@ class Watcher:
             if wish is None:  # a later wish was served already
                 return
             reason, store = "", StoreId("")
-            try:
-                store = await self.store.store_id()
-                for job in wish.jobs:
-                    await self.store.add_job(job)
-                host = HostRecord(
-                    host=Host(self.config.host),
-                    incarnation=self.runtime.incarnation,
-                    transfer=wish.transfer,
-                    jobs=tuple(wish.jobs),
-                )
-                await self.store.register(host)
-            except (UnreachableError, ProtocolError) as error:
-                reason = str(error)
+            with failpoint.doing(wish):
+                try:
+                    store = await self.store.store_id()
+                    for job in wish.jobs:
+                        await self.store.add_job(job)
+                    host = HostRecord(
+                        host=Host(self.config.host),
+                        incarnation=self.runtime.incarnation,
+                        transfer=wish.transfer,
+                        jobs=tuple(wish.jobs),
+                    )
+                    await self.store.register(host)
+                except (UnreachableError, ProtocolError) as error:
+                    reason = str(error)
             self.runtime.set_ready(reason or None)
             await self.inbox.put(Registered(store, reason))
 

@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.blobs import Blob
 from checkpoint_replicator.blobs.crc32c import Crc32c
 from checkpoint_replicator.blobs.folder import faults, open_file, open_folder
@@ -86,6 +87,7 @@ class DirectoryBlobStore:
     def delete(self, name: str) -> None:
         """See `BlobStore.delete`."""
         parts = name_parts(name)
+        failpoint.change()
         with self._base() as base, faults(name):
             with contextlib.suppress(FileNotFoundError), open_folder(base, parts[:-1]) as folder:
                 os.unlink(parts[-1], dir_fd=folder)
@@ -131,6 +133,7 @@ class DirectoryBlobStore:
         for _ in range(_ATTEMPTS):
             try:
                 with open_folder(base, parts[:-1], create=True) as folder:
+                    failpoint.change()
                     os.link(
                         partial.name, parts[-1], src_dir_fd=partial.folder, dst_dir_fd=folder, follow_symlinks=False
                     )

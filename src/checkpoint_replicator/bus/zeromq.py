@@ -184,6 +184,9 @@ class ZeroMQBus:
             return
         for task in parts.tasks:
             task.cancel()
+        # ZeroMQ's I/O thread waits for ever for whoever takes an event that it tells; without a reader it, and with it
+        # every socket of this process, would hang. So it is told to tell no more before the reader goes.
+        socket.disable_monitor()
         parts.monitor.close(linger=0)
         socket.close(linger=linger_ms)
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.errors import NoRoomError
 from checkpoint_replicator.ids import new_id
 
@@ -32,6 +33,7 @@ class Files:
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file that nobody looks at yet, anew; after an error it is gone."""
+        failpoint.change()
         with no_room(path):
             try:
                 fd = os.open(path, _NEW, _FILE_MODE)
@@ -52,6 +54,7 @@ class Files:
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or directory its new name at once."""
+        failpoint.change()
         with no_room(target):
             try:
                 source.rename(target)
@@ -76,12 +79,14 @@ class Files:
 
     def unlink(self, path: Path) -> None:
         """Remove a name that may be gone already."""
+        failpoint.change()
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
         """Make a directory and its parents unless they stand."""
         with no_room(path):
             if not path.is_dir():
+                failpoint.change()
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir(exist_ok=True)
                 path.chmod(_FOLDER_MODE)
@@ -94,16 +99,19 @@ class Files:
 
     def link(self, target: Path, name: Path) -> None:
         """Give a file a second name."""
+        failpoint.change()
         with no_room(name):
             os.link(target, name, follow_symlinks=False)
 
     def point(self, name: Path, target: str) -> None:
         """Make a symbolic link."""
+        failpoint.change()
         with no_room(name):
             name.symlink_to(target)
 
     def remove(self, path: Path) -> bool:
         """Remove a file or a whole directory, without following links; False when something stayed."""
+        failpoint.change()
         if path.is_dir() and not path.is_symlink():
             with suppress(RecursionError):
                 shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from checkpoint_replicator import leaf
+from checkpoint_replicator import failpoint, leaf
 from checkpoint_replicator.buffer import new_buffer
 from checkpoint_replicator.content import Content
 from checkpoint_replicator.errors import CorruptError, ProtocolError, UnsupportedError
@@ -143,6 +143,7 @@ class Partial:
         except CorruptError as error:  # not the sender's fault
             raise ProtocolError(f"{self.folder}: the partial was damaged: {error}") from error
         try:
+            failpoint.change()
             with no_room(self.data):
                 _write(fd, memoryview(data), wanted.offset)
         finally:
@@ -211,6 +212,7 @@ class Partial:
         """Set the leaf's bit; after the bytes are in the file, so that a crash never leaves a bit without them."""
         with self._lock:
             if not self.has(number):
+                failpoint.change()
                 self._bits[number >> 3] |= 1 << (number & 7)
                 os.pwrite(self._bitmap, self._bits[number >> 3 : (number >> 3) + 1], number >> 3)
                 self._have += 1
@@ -257,6 +259,7 @@ def _allocate(data: Path, tree: Tree, files: Files) -> None:
         files.make_folder(data / os.fsdecode(directory.path))
     for file in tree.files:
         path = data if file.path == ROOT else data / os.fsdecode(file.path)
+        failpoint.change()
         with no_room(path):
             fd = os.open(path, _NEW, 0o644)
             try:

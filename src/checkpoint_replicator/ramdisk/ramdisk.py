@@ -117,6 +117,18 @@ class Ramdisk:
             self._fenced, self._spoilt = new, False
         return new.of(job)
 
+    def forget_fence(self, job: Job) -> None:
+        """Remove a job's entry from `fence.json`: people ordered that this node forgets the job.
+
+        Raises:
+            NoRoomError: the ramdisk is full.
+        """
+        old, _ = self.read_fences()
+        if old is not None and (job in old.jobs or self._spoilt):
+            new = FenceRecord(jobs={name: fence for name, fence in old.jobs.items() if name != job})
+            self.fences.write(new)
+            self._fenced, self._spoilt = new, False
+
     def read_fences(self) -> tuple[FenceRecord | None, str]:
         """Return what `fence.json` holds, and why it is unreadable: then what this process read or wrote before."""
         found, fault = self.fences.salvage()
@@ -388,6 +400,14 @@ class Ramdisk:
     def discard_partial(self, address: Address) -> None:
         """Remove a partial, or what is left of one after its data got a name."""
         self._files.remove(self.layout.partial(address))
+
+    def clear_partials(self) -> None:
+        """Remove what is left of partials whose data got a name when the transfer died; for the transfer's start."""
+        with self._register.lock():
+            for address in self.partials():
+                folder = self.layout.partial(address)
+                if not any(os.path.lexists(folder / name) for name in ("data", "seed")):
+                    self._files.remove(folder)
 
     def partial_age(self, address: Address, now: float) -> float:
         """Return for how many seconds of the wall clock nothing was noted in a partial; infinite for a broken one."""

@@ -1,5 +1,6 @@
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -252,3 +253,36 @@ async def test_names_with_ipv6_addresses_work(bus: ZeroMQBus) -> None:
     await until_connected(sender)
     sender.send(envelope())
     await inbox.next()
+
+
+async def test_a_peer_that_comes_and_goes_while_its_sender_is_closed_silences_no_other_socket(bus: ZeroMQBus) -> None:
+    came = threading.Semaphore(0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def turn_away() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:  # the test is over
+                    return
+                came.release()
+
+        threading.Thread(target=turn_away, daemon=True).start()
+        sender = bus.push(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        assert isinstance(sender, zeromq._PushSender)
+        assert sender.socket is not None
+        parts = bus._sockets[sender.socket]
+
+        class Monitor:
+            """Goes, and then the peer is seen to come and go: ZeroMQ's own thread lives."""
+
+            def close(self, linger: int) -> None:
+                parts.monitor.close(linger)
+                self.lives = all(came.acquire(timeout=5) for _ in range(5))
+
+        monitor = Monitor()
+        bus._sockets[sender.socket] = staged = zeromq._Parts(monitor)  # type: ignore[arg-type]
+        staged.tasks = parts.tasks
+        sender.close()
+        assert monitor.lives
+        listener.shutdown(socket.SHUT_RDWR)

@@ -93,8 +93,9 @@ def test_only_the_same_words_of_the_same_life_soon_after_are_a_repetition() -> N
     report = NodeReport(version=1)
     assert hearing.repeats(party("a"), report, 1) is None
     hearing.take(party("a"), report, 1)
-    assert hearing.repeats(party("a"), NodeReport(version=1), 2) is report
-    assert hearing.repeats(party("a"), NodeReport(version=2), 2) is None
+    assert hearing.repeats(party("a"), NodeReport(version=1), 2) == report
+    assert hearing.repeats(party("a"), NodeReport(version=2), 2) == NodeReport(version=2)
+    assert hearing.repeats(party("a"), NodeReport(version=2, complete=True), 2) is None
     assert hearing.repeats(party("a", "new"), report, 2) is None
     assert hearing.repeats(party("a"), report, 1 + Times().suspect) is None
     hearing.stale()

@@ -343,6 +343,26 @@ def test_s33_of_two_sessions_of_a_rank_the_later_wins() -> None:
     assert old.id in bench.store.snapshot(JOB).hashes["epoch"]["refused"]
 
 
+def test_law_7_a_superseded_session_is_remembered_over_two_take_overs_before_anybody_reports() -> None:
+    bench, nodes = running(2)
+    commit(bench, nodes, 1)
+    second = bench.node("node-b")
+    second.open(1, Shape(2, 1, 1, "pytorch"))
+    nodes[0].open(0, Shape(2, 1, 1, "pytorch"))
+    assert bench.run(30, lambda: second.restored != [] and "node:1" in bench.store.snapshot(JOB).hashes)
+    old = nodes[1].session
+    assert old is not None
+    bench.run(3)
+    for node in (*nodes, second):
+        node.alive = False
+    for name in ("c2", "c3"):
+        bench.coordinators[-1].paused = True
+        heir = bench.coordinator(name)
+        assert bench.run(30, lambda heir=heir: heir.machine.active)  # type: ignore[misc]
+        bench.run(3)
+        assert old.id in bench.store.snapshot(JOB).hashes["node:1"]["superseded"]
+
+
 def test_s33_a_rank_out_of_range_is_refused_with_a_message() -> None:
     bench, _ = running(2)
     stray = bench.node("node-b")

@@ -3,11 +3,13 @@
 import asyncio
 
 import structlog
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from checkpoint_coordinator.config import CoordinatorConfig
-from checkpoint_coordinator.service import Coordinator
+from checkpoint_coordinator.service import Coordinator, call_deadline
 from checkpoint_replicator.ids import Job
+from checkpoint_replicator.times import Times
 from support.memory_store import MemoryManifestStore, StoreModel
 
 
@@ -71,3 +73,33 @@ async def test_work_is_left_when_the_process_is_to_end() -> None:
     assert await coordinator._unless_stopped(done()) == 2
     runtime.stopping.set()
     assert await coordinator._unless_stopped(wait()) is None
+
+
+async def test_a_server_that_becomes_unfit_is_told_once_and_again_when_it_is_put_right() -> None:
+    coordinator, _, model = made()
+    told: list[tuple[str, str]] = []
+    with structlog.testing.capture_logs() as logs:
+        for problems in ((), ("maxmemory: expected 9 bytes free, found 3",), ("maxmemory: found 2",), ()):
+            model.problems = problems
+            coordinator._check_at = float("-inf")
+            await coordinator._new_jobs()
+        told += [(entry["event"], entry["reason"]) for entry in logs]
+    assert told == [
+        ("redis_misconfigured", "maxmemory: expected 9 bytes free, found 3"),
+        ("redis_put_right", "maxmemory: found 2"),
+    ]
+
+
+async def test_the_server_is_looked_at_now_and_then_only() -> None:
+    coordinator, _, model = made()
+    await coordinator._new_jobs()
+    model.problems = ("maxmemory: found 2",)
+    with structlog.testing.capture_logs() as logs:
+        await coordinator._new_jobs()
+    assert logs == []
+
+
+def test_a_call_to_redis_ends_before_the_lease_permits_nothing_more() -> None:
+    assert call_deadline(Times()) == 5
+    assert call_deadline(Times(lease_ttl=4, lease_renewed=1, lease_margin=1)) == 2
+    assert call_deadline(Times(lease_ttl=60, lease_renewed=10)) == 5

@@ -85,3 +85,11 @@ def test_s117_a_stopped_coordinator_gives_back_and_asks_no_more() -> None:
     assert tenure.wanted(200) == []
     assert tenure.next_moment(200) is None
     assert tenure.answered(LeaseAnswered(101, LEASE), 102) is Change.NOTHING
+
+
+def test_a_lease_is_counted_from_when_it_was_asked_for_and_not_from_the_answer() -> None:
+    tenure = Tenure(Times())
+    tenure.wanted(100.0)
+    tenure.answered(LeaseAnswered(100.0, LEASE), 104.0)
+    assert tenure.may_act(107.9)
+    assert not tenure.may_act(108.0)

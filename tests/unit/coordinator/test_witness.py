@@ -207,3 +207,13 @@ def test_the_shape_of_a_trace_is_told_by_data_or_by_redis() -> None:
     assert trace_shape(made, save(1)) == SHAPE
     made.stock = take_stock({Host("a"): ([Held(tag=tag(2))], None)})
     assert trace_shape(made, save(2)) == SHAPE
+
+
+def test_every_kind_of_witness_is_asked() -> None:
+    made = desk("file:///b")
+    made.take_hosts(registered("b"), 100)
+    assert silent(made, 100, 101) == (
+        "rank 0 on a (no report)",
+        "host b without a rank (no report)",
+        "the backup store file:///b (no listing yet)",
+    )

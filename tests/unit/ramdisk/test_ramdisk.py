@@ -4,6 +4,7 @@ import pytest
 
 from checkpoint_replicator.errors import BusyError
 from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.hashing import hash_shard
 from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.ramdisk import JobFence, Ramdisk, ShardName
 from checkpoint_replicator.save import Save, ShardKey
@@ -108,3 +109,16 @@ def test_public_names_are_cleared_into_the_trash_and_what_is_gone_is_fine(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == [".replicator"]
     assert len(list(ramdisk.layout.trash.iterdir())) == 2
     assert ramdisk.sweep() == 0
+
+
+def test_what_a_named_partial_left_is_cleared_and_what_can_be_gone_on_with_stays(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    trees = [hash_shard(fill(tmp_path / f"x{size}", size)) for size in (10, 20, 30)]
+    named, begun, corrupt = trees
+    for tree in trees:
+        ramdisk.partial(tree).close()
+    ramdisk.layout.partial(named.address).joinpath("data").unlink()
+    folder = ramdisk.layout.partial(corrupt.address)
+    folder.joinpath("data").rename(folder / "seed")
+    ramdisk.clear_partials()
+    assert set(ramdisk.partials()) == {begun.address, corrupt.address}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Address, Epoch, Rank, SessionId, Step, Worker
+from checkpoint_replicator.ids import Address, Epoch, Job, Rank, SessionId, Step, Worker
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import SessionSpec, SessionState
@@ -137,6 +137,16 @@ def test_law_3_a_claim_is_found_again_with_its_shape_after_a_crash(disk: Disk) -
     assert isinstance(hashed, did.ClaimHashed)
 
 
+def test_a_note_without_its_claim_is_removed_at_the_start(disk: Disk) -> None:
+    claim(disk)
+    [note] = disk.ramdisk.layout.claims.glob("*/*.json")
+    stray = note.with_name("j-s9-n0-w0.json")
+    stray.write_bytes(note.read_bytes())
+    assert disk.start().claims == (CLAIM,)
+    assert note.exists()
+    assert not stray.exists()
+
+
 def test_a_claim_without_its_note_belongs_to_the_last_session(disk: Disk) -> None:
     claim(disk)
     for note in disk.ramdisk.layout.claims.rglob("*.json"):
@@ -167,6 +177,8 @@ def test_a_trainers_wish_for_a_backup_is_seen(disk: Disk) -> None:
     answer = disk.hash(do.HashClaim(CLAIM))
     assert isinstance(answer, did.ClaimHashed)
     assert answer.wanted
+    disk.perform(do.NameShard(CLAIM, Tag(JOB, CLAIM.save, SHAPE, CLAIM.key, answer.address, answer.size)))
+    assert disk.start().wished == (CLAIM.save,)
 
 
 def test_a_stopped_hash_has_no_answer(disk: Disk) -> None:
@@ -353,6 +365,40 @@ def test_a_shard_that_is_not_here_cannot_be_verified(disk: Disk) -> None:
     answer = disk.perform(do.VerifyShard(Address("a" * 64), Stamp(1, Epoch(1), 1)))
     assert isinstance(answer, did.ShardVerified)
     assert answer.reason
+
+
+def test_a_job_that_is_forgotten_leaves_nothing_and_others_stay(disk: Disk) -> None:
+    tag = named(disk)
+    other = root(disk) / "k-s3-n0-w0.save"
+    other.write_bytes(b"other")
+    foreign = Claim(Job("k"), save(3), SHAPE, ShardKey(Rank(0), Worker(0)))
+    disk.perform(do.ClaimSave(other.name, other.stat().st_ino, foreign))
+    disk.perform(do.WriteSession(RECORD))
+    disk.perform(do.PublishMarkers(SESSION, (Marker("j-s3-n0-w0.restore", tag.address),)))
+    disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1), committed=save(3))))
+    disk.perform(do.WriteFence(Job("k"), FenceRecord(stamp=Stamp(2, Epoch(1), 1))))
+    answer = disk.perform(do.ForgetJob(JOB, session=True))
+    assert answer == did.JobForgotten(JOB, ())
+    disk.sweep()
+    assert [path.name for path in root(disk).iterdir() if path.name != ".replicator"] == []
+    started = disk.start()
+    assert started.session is None
+    assert list(started.fences) == ["k"]
+    assert [one.job for one in started.claims] == ["k"]
+
+
+def test_a_job_that_is_being_read_keeps_its_session_and_its_fence(disk: Disk) -> None:
+    tag = named(disk)
+    disk.perform(do.WriteSession(RECORD))
+    disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1))))
+    with disk.ramdisk.open_shard(tag.address):
+        answer = disk.perform(do.ForgetJob(JOB, session=True))
+    assert isinstance(answer, did.JobForgotten)
+    assert answer.reason
+    assert [held.tag for held in answer.held] == [tag]
+    started = disk.start()
+    assert started.session == RECORD
+    assert list(started.fences) == [JOB]
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,19 @@
 import msgspec
 import pytest
 
-from checkpoint_replicator.ids import Epoch, Job, Rank, Worker
+from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
 from checkpoint_replicator.messages import (
     Held,
     Room,
 )
 from checkpoint_replicator.records import BackupOrder, Outcome
-from checkpoint_replicator.save import ShardKey, Tag
+from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import Shape
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.record import Lineage
-from support.watcher_shell import ModelRamdisk, WatcherShell
+from support.watcher_shell import WISH, ModelRamdisk, WatcherShell
 from support.watcher_story import (
     JOB,
     PEER,
@@ -75,12 +75,9 @@ def test_what_one_jobs_keep_list_says_of_commits_is_not_taken_for_another_jobs(s
     shell.disk.hold(tag(1), "1/0/0")
     shell.disk.hold(other, "1/0/0")
     shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
-    shell.machine.saves.wanted = [save(1)]
     shell.read(shell.view_of(keep=keep(1)), job="other")
-    assert shell.machine.saves.wanted == [save(1)]
     shell.read(shell.view_of(released=True, outcome=Outcome.NONE, keep=keep(1), counter=2))
     assert [held.committed for held in shell.disk.held.values()] == [True, True]
-    assert shell.machine.saves.wanted == []
 
 
 def test_a_shard_that_somebody_removed_is_missed_within_ten_seconds_and_told_to_the_trainer(
@@ -262,6 +259,19 @@ def test_a_keep_list_drops_what_it_lets_go_and_marks_the_commit(shell: WatcherSh
     assert shell.report.newest_committed == save(3)
 
 
+def test_a_wish_for_a_backup_is_told_beyond_the_commit_and_by_the_next_life(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(3, WISH)
+    shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(3, 3)))
+    shell.wait(1)
+    assert shell.report.backup_requested == (Save(Epoch(1), Step(3)),)
+    later = WatcherShell(shell.disk, incarnation="w2").start()
+    later.scan()
+    later.wait(1)
+    assert later.report.backup_requested == (Save(Epoch(1), Step(3)),)
+
+
 def test_what_does_not_stand_any_more_goes_when_a_keep_list_lets_it_go(shell: WatcherShell) -> None:
     run_fresh(shell)
     for step in (1, 2, 3):
@@ -365,3 +375,15 @@ def test_an_open_session_is_complete_when_all_that_was_found_is_named(shell: Wat
     shell.release()
     shell.wait(0.2)
     assert shell.report.complete
+
+
+def test_law_5_a_keep_list_older_than_one_obeyed_before_drops_nothing(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    for step in (1, 2):
+        shell.disk.save(step)
+        shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=9, keep=keep(1, 1, counter=9)))
+    shell.read(shell.view_of(released=True, counter=12, keep=keep(2, 2, counter=5)))
+    assert len(shell.disk.held) == 2
+    shell.read(shell.view_of(released=True, counter=13, keep=keep(2, 2, counter=13)))
+    assert list(shell.disk.held) == [tag(2)]
