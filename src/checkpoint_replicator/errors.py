@@ -6,7 +6,8 @@
     - `ProtocolError` 76: bytes from outside do not parse
     - `CorruptError` 65: bytes differ from their address
     - `UnsupportedError` 65: a save holds what cannot be replicated (link, socket, device)
-    - `RefusedError` 77: a newer stamp or session exists
+    - `RefusedError` 77: a newer stamp or session exists, or an order of people cannot be fulfilled
+    - `UnknownJobError` 66: no job of this name is known
   - `TransientError` 75: try again, on the caller's clock
     - `NoRoomError` 75: bytes or inodes are missing
     - `UnreachableError` 75: Redis, the backup store or a peer does not answer
@@ -25,6 +26,7 @@ __all__ = [
     "RefusedError",
     "ReplicatorError",
     "TransientError",
+    "UnknownJobError",
     "UnreachableError",
     "UnsupportedError",
 ]
@@ -73,9 +75,15 @@ class UnsupportedError(PermanentError):
 
 
 class RefusedError(PermanentError):
-    """A newer stamp, lease or session exists."""
+    """A newer stamp, lease or session exists, or an order of people cannot be fulfilled."""
 
     exit_code = 77
+
+
+class UnknownJobError(PermanentError):
+    """No job of this name is known; the message names those that are."""
+
+    exit_code = 66
 
 
 class TransientError(ReplicatorError):

@@ -25,7 +25,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         held: every save that any host reports.
         needed: saves under backup or restore, also those that reports name as orders in hand, and pinned ones.
         abandoned: saves that were given up before; one that is given up stays so.
-        hold: people look: nothing is to be deleted.
+        hold: people look: nothing is to be deleted, and the list only tells what is committed.
     """
 
     gaps: Collection[str] = ()
@@ -49,20 +49,28 @@ def keep_list(view: View, stamp: Stamp) -> KeepList | None:
 
     The newest committed save is never dropped, and without one nothing at or below any save is.
     """
-    if view.gaps or view.hold:
+    if view.gaps:
         return None
+    if view.hold:
+        return KeepList(stamp=stamp, upto=view.committed, keep=_kept(view), hold=True)
     dropped = given_up(view.in_flight, view.abandoned, view.needed)
     upto = view.committed
     above = {save for save in dropped if upto is None or save > upto} - {upto}
     drop = tuple(sorted(save for save in above if save in view.held and save not in view.needed))
     if upto is None:
         return KeepList(stamp=stamp, drop=drop)
-    keep = {upto} | {save for save in view.needed if save <= upto}
-    return KeepList(stamp=stamp, upto=upto, keep=tuple(sorted(keep)), drop=drop)
+    return KeepList(stamp=stamp, upto=upto, keep=_kept(view), drop=drop)
+
+
+def _kept(view: View) -> tuple[Save, ...]:
+    upto = view.committed
+    if upto is None:
+        return ()
+    return tuple(sorted({upto} | {save for save in view.needed if save <= upto}))
 
 
 def says_the_same(one: KeepList | None, other: KeepList | None) -> bool:
     """Tell whether two lists permit the same, whatever their stamps."""
     if one is None or other is None:
         return one is other
-    return (one.upto, one.keep, one.drop) == (other.upto, other.keep, other.drop)
+    return (one.upto, one.keep, one.drop, one.hold) == (other.upto, other.keep, other.drop, other.hold)

@@ -49,6 +49,7 @@ __all__ = [
     "UploaderOrders",
     "UploaderReport",
     "Want",
+    "Wish",
 ]
 
 PROTOCOL_VERSION: Final = 1
@@ -63,6 +64,8 @@ class Service(StrEnum):
     TRANSFER = "transfer"
     UPLOADER = "uploader"
     COORDINATOR = "coordinator"
+    OPERATOR = "operator"
+    """A command of people; it sends wishes and is told nothing by message."""
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -202,6 +205,7 @@ class BackupResult(Struct, frozen=True, kw_only=True):
         done: finished well; False with a reason: failed, the coordinator decides; False without: in hand, `size` says
             how far.
         entries: the listing, for kind `list`.
+        forced: for kind `list`: what stands in `restore.version`, empty without one; None: nobody looked.
         size: bytes stored.
     """
 
@@ -211,6 +215,7 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     done: bool = False
     reason: str = ""
     entries: tuple[BackupEntry, ...] = ()
+    forced: str | None = None
     size: Number = 0
     crc32c: dict[str, str] = {}
     """Object name (below the backup's directory) to crc32c, base64 as in Cloud Storage; for upload and seal."""
@@ -488,6 +493,35 @@ class Refused(Tagged, frozen=True, kw_only=True):
     retry: bool = True
 
 
+# ---- people to coordinator
+
+
+class Wish(Tagged, frozen=True, kw_only=True):
+    """What people order; said again until `…:wishes` in Redis answers this id.
+
+    Attributes:
+        id: random; a repeated one is the same order.
+        kind: a WishKind.
+        until: Unix seconds by Redis TIME after which it must not be taken up any more: whoever ordered it gave up.
+        save: restore: this save.
+        backup: restore: the save in this backup.
+        none: restore: nothing, begin anew.
+        reason: hold: why, for people.
+        ramdisks: forget: what the hosts hold, too.
+        force: forget: although sessions run.
+    """
+
+    id: str
+    kind: str
+    until: float
+    save: Save | None = None
+    backup: str | None = None
+    none: bool = False
+    reason: str = ""
+    ramdisks: bool = False
+    force: bool = False
+
+
 Message = (
     NodeReport
     | Beacon
@@ -501,6 +535,7 @@ Message = (
     | NotYet
     | Stored
     | Refused
+    | Wish
 )
 
 

@@ -119,6 +119,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
         members: one for each rank once the rendezvous is complete.
         refused: sessions that must fail, with the text for their `replicator.failed`.
         released: markers may be published.
+        since: when it came into this state, Unix seconds.
     """
 
     number: Epoch
@@ -130,6 +131,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
     refused: dict[str, str] = {}
     """Session id to the text of its `replicator.failed`."""
     released: bool = False
+    since: float = 0.0
 
 
 class Outcome(StrEnum):
@@ -158,6 +160,8 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
         backup: name of the backup directory that holds it, where one does.
         reason: for people, and for `replicator.failed` where the outcome is unknown or lost.
         rejected: newer saves and why not.
+        forced: who ordered exactly this: `command` or `restore.version`; empty where nobody did.
+        warning: a line for `replicator.errors` of every node, where people should know of what was decided.
         silent: witnesses without whose answer a save was chosen; trainers read it in `replicator.errors`.
     """
 
@@ -167,6 +171,8 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
     backup: str | None = None
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
+    forced: str = ""
+    warning: str = ""
     silent: tuple[str, ...] = ()
 
 
@@ -200,12 +206,14 @@ class KeepList(Record, frozen=True, kw_only=True):
         upto: the newest committed save.
         keep: saves at or below `upto` that stay.
         drop: saves above `upto` that were given up.
+        hold: people look: `upto` tells what is committed, and nothing is deleted.
     """
 
     stamp: Stamp
     upto: Save | None = None
     keep: tuple[Save, ...] = ()
     drop: tuple[Save, ...] = ()
+    hold: bool = False
 
 
 class BackupOrder(Record, frozen=True, kw_only=True):
@@ -213,10 +221,11 @@ class BackupOrder(Record, frozen=True, kw_only=True):
 
     Attributes:
         id: random; a repeated order with the same id is the same order.
-        kind: list, reserve, upload, seal, manifest, abandon, prune.
-        name: the backup directory `<YYYY-MM-DD_HH-MM>`; empty for list.
+        kind: list, reserve, upload, seal, manifest, abandon, prune, unforce.
+        name: the backup directory `<YYYY-MM-DD_HH-MM>`; empty for list and unforce.
         tags: upload: the shards of this host to store; seal: all shards whose `.meta` are to be written.
-        document: reserve, manifest: the JSON text of `ORDER.json`, `MANIFEST.json`.
+        document: reserve, manifest: the JSON text of `ORDER.json`, `MANIFEST.json`; unforce: what `restore.version`
+            must still hold to be removed.
     """
 
     id: str
@@ -240,6 +249,7 @@ class Orders(Record, frozen=True, kw_only=True):
         peers: rank to peer, for those ranks to which this host offers its own new saves.
         replicate: further copies wanted.
         backup: orders for the uploader.
+        forget: remove all that this host has of the job; no fence is kept of this order.
         last_backup: name of the last verified backup, for `status.json`; empty without.
     """
 
@@ -247,6 +257,7 @@ class Orders(Record, frozen=True, kw_only=True):
     peers: tuple[Peer, ...] = ()
     replicate: tuple[ReplicateOrder, ...] = ()
     backup: tuple[BackupOrder, ...] = ()
+    forget: bool = False
     last_backup: str = ""
 
 

@@ -10,7 +10,8 @@ from checkpoint_replicator.ids import Host, Job, Rank
 from checkpoint_replicator.records import KeepList, NodeView
 from checkpoint_replicator.save import parse_save
 from checkpoint_replicator.store import ManifestStore
-from checkpoint_replicator.store.fields import from_json
+from checkpoint_replicator.store.fields import from_fields, from_json
+from checkpoint_replicator.wishes import Forced, Hold
 
 __all__ = [
     "BackupStatus",
@@ -98,6 +99,10 @@ class JobStatus(Status, frozen=True, kw_only=True):
     laggards: tuple[str, ...] = ()
     saves: tuple[SaveStatus, ...] = ()
     backup: BackupStatus | None = None
+    hold: str | None = None
+    """Why people hold all deleting; None: they do not."""
+    ordered: str = ""
+    """What people ordered to be restored next; empty without."""
 
     @property
     def committed_step(self) -> int | None:
@@ -168,6 +173,8 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         laggards=tuple(f"{node.host or f'rank {node.rank}'}: {node.state}" for node in nodes if node.state != "ok"),
         saves=saves,
         backup=_backup(hashes.get("lastbackup", {}), now),
+        hold=from_fields(Hold, hashes["hold"], "hold").reason if hashes.get("hold") else None,
+        ordered=str(from_fields(Forced, hashes["forced"], "forced")) if hashes.get("forced") else "",
     )
 
 

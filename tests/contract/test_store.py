@@ -433,9 +433,22 @@ async def test_what_was_applied_is_in_the_snapshot(store: ManifestStore) -> None
     }
 
 
-async def test_what_people_force_by_hand_is_in_the_snapshot(rig: Rig, store: ManifestStore) -> None:
-    await rig.put(f"ckpt:{{{JOB}}}:forced", {"save": "1.2"})
-    assert (await store.snapshot(JOB)).hashes == {"forced": {"save": "1.2"}}
+async def test_a_job_that_is_removed_is_not_listed_any_more(store: ManifestStore) -> None:
+    await store.add_job(JOB)
+    await store.add_job(Job("other"))
+    await store.remove_job(JOB)
+    await store.remove_job(JOB)
+    assert await store.jobs() == {Job("other")}
+
+
+async def test_a_job_may_lose_every_key_and_keeps_its_fence(store: ManifestStore) -> None:
+    lease = await lead(store)
+    first = (SetHash("keep", {"upto": "1.1"}), SetScores("steps", {"1.1": 1.0}), AddEvent({"event": "x"}))
+    assert await store.apply(JOB, lease, stamp(lease.token, 1), first) is None
+    last = (Delete("keep"), Delete("steps"), Delete("events"))
+    assert await store.apply(JOB, lease, stamp(lease.token, 2), last) is None
+    snapshot = await store.snapshot(JOB)
+    assert (snapshot.hashes, snapshot.fence) == ({}, stamp(lease.token, 2))
 
 
 async def test_fields_are_added_unless_the_whole_is_replaced(store: ManifestStore) -> None:

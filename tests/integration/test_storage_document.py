@@ -19,6 +19,7 @@ from checkpoint_replicator.records import (
 from checkpoint_replicator.store import AddEvent, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
 from checkpoint_replicator.store.redis import RedisManifestStore
+from checkpoint_replicator.wishes import Branch, Forced, Forgetting, Forgotten, Hold
 from support.examples import Example, examples, form, rewritten
 from support.keys import DOCUMENT, Documented, documented, read, undocumented, unseen
 from support.memory_store import MemoryManifestStore, StoreModel, Value
@@ -94,6 +95,11 @@ def test_every_field_of_the_records_is_documented() -> None:
         ("ckpt:{<job>}:epoch", EpochRecord),
         ("ckpt:{<job>}:keep", KeepList),
         ("ckpt:host:<host>", HostRecord),
+        ("ckpt:{<job>}:forced", Forced),
+        ("ckpt:{<job>}:hold", Hold),
+        ("ckpt:{<job>}:branch", Branch),
+        ("ckpt:{<job>}:forgotten", Forgotten),
+        ("ckpt:{<job>}:forgetting", Forgetting),
     ):
         assert set(fields[key]) == set(record.__struct_fields__)
 

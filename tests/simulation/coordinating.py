@@ -11,6 +11,7 @@ from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
@@ -18,6 +19,7 @@ from checkpoint_coordinator.words import (
     ReadHosts,
     ReadSnapshot,
     ReleaseLease,
+    RemoveJob,
     RenewLease,
     ReportReceived,
     SnapshotRead,
@@ -158,6 +160,13 @@ class Coordinating(Process):
                     return lambda: None
 
                 self._ask("release", release)
+            case RemoveJob():
+
+                def remove() -> Callable[[], None]:
+                    model.remove_job(job)
+                    return lambda: self._engine.take(JobRemoved())
+
+                self._ask("remove", remove)
             case ReadSnapshot(token):
 
                 def snapshot() -> Callable[[], None]:

@@ -202,6 +202,17 @@ class Ramdisk:
             case do.DropForeign(tags):
                 busy = tuple(tag for tag in tags if not self.unname(tag))
                 return did.ForeignDropped(tuple(tag for tag in tags if tag not in busy), busy)
+            case do.ForgetJob(job, session):
+                read = [tag for tag in list(self.sidecars) if tag.job == job and not self.unname(tag)]
+                self.claims = {name: one for name, one in self.claims.items() if one[0].job != job}
+                if read:
+                    return did.JobForgotten(job, self.held(), "is being read")
+                if session:
+                    self.files.clear()
+                    self.handouts.clear()
+                    self.session = None
+                self.fences.pop(job, None)
+                return did.JobForgotten(job, self.held())
             case do.VerifyShard(address, stamp):
                 if address not in self.shards:
                     return did.ShardVerified(address, stamp, "is not here")

@@ -11,6 +11,7 @@ from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
@@ -18,20 +19,24 @@ from checkpoint_coordinator.words import (
     ReadHosts,
     ReadSnapshot,
     ReleaseLease,
+    RemoveJob,
     RenewLease,
     ReportReceived,
     SnapshotRead,
     StoreFailed,
+    WishReceived,
     Write,
     Written,
 )
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Host, Incarnation, Job
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import NodeReport
+from checkpoint_replicator.messages import NodeReport, Wish
 from checkpoint_replicator.records import Help, Lease, NodeView, RestoreRecord
 from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.store.fields import from_json
 from checkpoint_replicator.times import Times
+from checkpoint_replicator.wishes import WishAnswer
 from support.clock import ManualClock
 from support.fake_nodes import Bucket, FakeNode
 from support.memory_store import StoreModel
@@ -85,6 +90,7 @@ class Coordinator:
             ReadSnapshot: "snapshot",
             ReadHosts: "hosts",
             Write: "write",
+            RemoveJob: "remove",
         }
         try:
             match effect:
@@ -103,6 +109,9 @@ class Coordinator:
                     self._queue.append(HostsRead(store.hosts(), store.helps(JOB, silent)))
                 case Write(lease, stamp, changes, after):
                     self._queue.append(Written(stamp, store.apply(JOB, lease, stamp, changes, after)))
+                case RemoveJob():
+                    store.remove_job(JOB)
+                    self._queue.append(JobRemoved())
                 case Publish():
                     self.bench.woken = True
                 case Note():
@@ -135,6 +144,7 @@ class Bench:
         """Hosts that reach Redis and no coordinator."""
         self._reported: dict[Host, tuple[NodeReport, float]] = {}
         self._registered: dict[Host, str] = {}
+        self._wishes = 0
         self.laws: list[Callable[[], None]] = []
 
     def coordinator(self, name: str = "c1") -> Coordinator:
@@ -161,6 +171,28 @@ class Bench:
             if node.session is not None and node.alive:
                 spec = node.session.spec
                 node.open(spec.rank, spec.shape, peers_per_node=peers_per_node)
+
+    def wish(self, kind: str, **more: object) -> str:
+        """Order something as a command does; returns the order's id."""
+        self._wishes += 1
+        wish = Wish(id=f"wish-{self._wishes}", kind=kind, until=self.store.time() + 20, **more)  # type: ignore[arg-type]
+        for coordinator in self.coordinators:
+            if coordinator.machine.active:
+                coordinator.hear(WishReceived(wish))
+        return wish.id
+
+    def answer(self, ident: str) -> WishAnswer | None:
+        """Return what Redis says of an order."""
+        text = self.store.snapshot(JOB).hashes.get("wishes", {}).get(ident)
+        return None if text is None else from_json(WishAnswer, text, "wishes")
+
+    def ordered(self, kind: str, **more: object) -> WishAnswer:
+        """Order something and wait until it is done or refused."""
+        ident = self.wish(kind, **more)
+        self.run(20, lambda: (answer := self.answer(ident)) is not None and answer.state != "taken")
+        answer = self.answer(ident)
+        assert answer is not None
+        return answer
 
     def view(self, node: FakeNode) -> NodeView:
         rank = node.session.spec.rank if node.session is not None else None
@@ -192,10 +224,14 @@ class Bench:
             if self.store.store_id() != self._registered.get(node.host):
                 self.store.register(node.record)
                 self._registered[node.host] = self.store.store_id()
+                if node.knows:
+                    self.store.add_job(JOB)
             node.obey(self.view(node))
             if node.host in self.cut_off:
                 cry = Help(host=node.host, incarnation=node.incarnation, reason="no beacon for 5 s")
                 self.store.call_help(JOB, cry, 2 * self.times.beacon_silent)
+        if not node.knows and self._idle():
+            return  # nothing to tell, and nobody to tell it to
         report = node.report()
         if node.host in self.cut_off:
             return
@@ -207,6 +243,11 @@ class Bench:
         for coordinator in self.coordinators:
             if coordinator.machine.lease is not None:
                 coordinator.hear(ReportReceived(node.sender, report))
+
+    def _idle(self) -> bool:
+        with suppress(UnreachableError):
+            return self.store.view(JOB, Host(""), None).lease is None
+        return False
 
     def all_running(self) -> bool:
         return all(

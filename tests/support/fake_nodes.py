@@ -20,7 +20,7 @@ from checkpoint_replicator.messages import (
     Service,
     ServiceHealth,
 )
-from checkpoint_replicator.records import BackupOrder, HostRecord, NodeView, Outcome, Peer, ShardPlan
+from checkpoint_replicator.records import BackupOrder, HostRecord, KeepList, NodeView, Outcome, Peer, ShardPlan
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session, SessionSpec, SessionState
 from checkpoint_replicator.shape import Shape
@@ -31,6 +31,8 @@ class Bucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, bytes]] = {}
+        self.forced: str = ""
+        """What stands in `restore.version`."""
         self.fault: str | None = None
         """While a text stands here every call fails with it."""
 
@@ -174,17 +176,26 @@ class FakeNode:
             backup_requested=self.requested,
         )
 
+    @property
+    def knows(self) -> bool:
+        """Whether it has anything of the job."""
+        return bool(self.held or self.session or self.newest or self.obeyed > ZERO)
+
     def obey(self, view: NodeView) -> None:
         """Do what Redis says, unless it is older than what was obeyed before."""
         self.store = view.store or self.store
         seen = self.obeyed
         if view.lease is None or view.fence is None or view.fence < seen or view.fence.number < seen.number:
             return
+        if view.orders is not None and view.orders.forget and view.orders.stamp.token == view.lease.token:
+            if self.session is None or self.session.state is not SessionState.OPEN:
+                self.wipe()
+            return
         parts = (view.epoch, view.restore, view.plan, view.keep, view.orders)
         self.obeyed = max((seen, *(part.stamp for part in parts if part is not None)))
         self._obey_epoch(view)
         if view.keep is not None and view.keep.stamp.token == view.lease.token:
-            self._obey_keep(view.keep.upto, view.keep.keep, view.keep.drop)
+            self._obey_keep(view.keep)
         if view.orders is not None:
             self._replicate(view)
             self._back_up(view.orders.backup)
@@ -237,12 +248,14 @@ class FakeNode:
             stamp=stamp, verified=tuple(verified), failed=tuple(failed), have=have, size=self.needed
         )
 
-    def _obey_keep(self, upto: Save | None, keep: tuple[Save, ...], drop: tuple[Save, ...]) -> None:
+    def _obey_keep(self, listed: KeepList) -> None:
+        upto, keep, drop = listed.upto, listed.keep, listed.drop
         if upto is not None:
             self.newest = max(self.newest, upto) if self.newest is not None else upto
         for tag in list(self.held):
             save = tag.save
-            if save in drop or (upto is not None and save <= upto and save not in keep):
+            goes = save in drop or (upto is not None and save <= upto and save not in keep)
+            if goes and not listed.hold:
                 del self.held[tag]
                 self.dropped.append(save)
             elif save == upto:
@@ -274,7 +287,10 @@ class FakeNode:
         made: dict[str, bytes] = {}
         match order.kind:
             case "list":
-                return msgspec.structs.replace(answer, entries=tuple(self._entries()))
+                return msgspec.structs.replace(answer, entries=tuple(self._entries()), forced=self.bucket.forced)
+            case "unforce":
+                if self.bucket.forced.strip() == order.document:
+                    self.bucket.forced = ""
             case "reserve":
                 parse_order(order.document)
                 if objects.get("ORDER.json", order.document.encode()) != order.document.encode():

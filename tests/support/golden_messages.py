@@ -43,6 +43,7 @@ from checkpoint_replicator.messages import (
     UploaderOrders,
     UploaderReport,
     Want,
+    Wish,
 )
 from checkpoint_replicator.records import BackupOrder, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
@@ -133,4 +134,15 @@ MESSAGES: tuple[Message, ...] = (
     NotYet(address=FOLDER, runs=(Run(first=4, count=2),), gone=True, reason="dropped"),
     Stored(address=FILE, tags=(TAG,)),
     Refused(address=FILE, kind="no_room", reason="expected 9 bytes free, found 3", retry=False),
+    Wish(
+        id="w1",
+        kind="restore",
+        until=1700000000.5,
+        save=SAVE,
+        backup="2025-06-01_11-00",
+        none=True,
+        reason="we look",
+        ramdisks=True,
+        force=True,
+    ),
 )

@@ -25,6 +25,7 @@ PARTS = {
     "name": r"\d{4}-\d\d-\d\d_\d\d-\d\d",
     "address": r"D?[0-9a-f]{64}",
     "key": r"[a-z]+(?::\S+)?",
+    "id": r"\S+",
 }
 
 

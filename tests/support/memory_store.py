@@ -15,7 +15,7 @@ from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, SetScores, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
-from checkpoint_replicator.store.keys import BY_HAND, EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.view import RawView, parse_view
 
 Value = str | dict[str, str] | dict[str, float] | set[str] | list[dict[str, str]]
@@ -117,6 +117,11 @@ class StoreModel:
         for listener in tuple(self.listeners):
             listener(job)
 
+    def remove_job(self, job: Job) -> None:
+        self._reach()
+        listed = self._sets.get(JOBS, set()) - {job}
+        self.put(JOBS, listed) if listed else self._drop(JOBS)
+
     def register(self, record: HostRecord) -> None:
         self._reach()
         self._hashes[host_key(record.host)] = to_fields(record)
@@ -190,7 +195,7 @@ class StoreModel:
         index = job_key(job, "keys")
         if self._is_other(index, self._hashes):
             spoilt["keys"] = f"{index}: expected a hash"
-        for name in sorted({*BY_HAND, *self._hashes.get(index, {})}):
+        for name in sorted(self._hashes.get(index, {})):
             key = job_key(job, name)
             if key in self._hashes:
                 hashes[name] = dict(self._hashes[key])
@@ -354,6 +359,9 @@ class MemoryManifestStore:
             return False
         finally:
             self.model.listeners.remove(listener)
+
+    async def remove_job(self, job: Job) -> None:
+        self.model.remove_job(job)
 
     async def register(self, record: HostRecord) -> None:
         self.model.register(record)

@@ -307,6 +307,14 @@ class WatcherShell:
                     disk.held.pop(tag, None)
                     disk.contents.pop(tag.address, None)
                 return did.ForeignDropped(tags)
+            case do.ForgetJob(job, session):
+                disk.held = {tag: held for tag, held in disk.held.items() if tag.job != job}
+                disk.claims = {name: one for name, one in disk.claims.items() if one[0].job != job}
+                if session:
+                    disk.session = None
+                    disk.files.clear()
+                disk.fences.pop(job, None)
+                return did.JobForgotten(job, tuple(disk.held.values()))
             case do.VerifyShard(address, stamp):
                 good = address in disk.contents and disk.address(disk.contents[address]) == address
                 return did.ShardVerified(address, stamp, "" if good else "1 leaf differs")

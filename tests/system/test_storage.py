@@ -30,8 +30,8 @@ TEXT = DOCUMENT.read_text()
 EXAMPLES = examples(TEXT)
 JOB = "llama-8b"
 LOST = 1
-BY_PEOPLE = {"ckpt:{<job>}:forced"}
-"""Nothing but people writes these."""
+BY_PEOPLE = {f"ckpt:{{<job>}}:{name}" for name in ("forced", "hold", "branch", "forgotten", "forgetting", "wishes")}
+"""These stand there only when people order something."""
 BY_THE_LONELY = {"ckpt:{<job>}:help:<host>"}
 """Only a node that is cut off from the coordinator writes these."""
 STAGED = BY_PEOPLE | BY_THE_LONELY

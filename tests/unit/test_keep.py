@@ -51,7 +51,11 @@ def test_s12_without_a_complete_view_there_is_no_list() -> None:
 
 
 def test_hold_stops_all_deleting() -> None:
-    assert keep_list(View(committed=save(3), hold=True), STAMP) is None
+    view = View(
+        committed=save(3), held=[save(1), save(5)], in_flight=[save(4), save(5), save(6)], needed=[save(2)], hold=True
+    )
+    assert keep_list(view, STAMP) == KeepList(stamp=STAMP, upto=save(3), keep=(save(2), save(3)), hold=True)
+    assert keep_list(View(hold=True), STAMP) == KeepList(stamp=STAMP, hold=True)
 
 
 def test_without_a_committed_save_nothing_at_or_below_any_save_goes() -> None:
@@ -77,7 +81,14 @@ def test_s02_the_newest_committed_is_never_dropped(view: View) -> None:
 
 @given(views)
 def test_a_list_never_comes_from_an_incomplete_view(view: View) -> None:
-    assert (keep_list(view, STAMP) is None) == (bool(view.gaps) or view.hold)
+    assert (keep_list(view, STAMP) is None) == bool(view.gaps)
+
+
+@given(views)
+def test_a_list_under_hold_drops_nothing_and_says_so(view: View) -> None:
+    keep = keep_list(view, STAMP)
+    assert keep is None or keep.hold is view.hold
+    assert keep is None or not (view.hold and keep.drop)
 
 
 @given(views)

@@ -22,8 +22,20 @@ from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
+from checkpoint_replicator.wishes import Branch
 
-__all__ = ["Archive", "BackupRecord", "Interval", "LastBackup", "Listing", "Phase", "Situation", "due", "interval_of"]
+__all__ = [
+    "CLOSED",
+    "Archive",
+    "BackupRecord",
+    "Interval",
+    "LastBackup",
+    "Listing",
+    "Phase",
+    "Situation",
+    "due",
+    "interval_of",
+]
 
 DEFAULT_MINUTES: Final = 30.0
 """The contract's default where a yaml names no interval."""
@@ -44,6 +56,12 @@ class Phase(StrEnum):
     CLOSING = "closing"
     COMPLETE = "complete"
     ABANDONED = "abandoned"
+    SUPERSEDED = "superseded"
+    """People went back behind it, and a later backup of the new line is verified: only an order restores it."""
+
+
+CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED, Phase.SUPERSEDED})
+"""Nothing more is done for a backup in these."""
 
 
 class BackupRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +97,17 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """One successful listing of `<root>/<job>/`; `asked` is when it was ordered, in monotonic seconds."""
+    """One successful listing of `<root>/<job>/`.
+
+    Attributes:
+        asked: when it was ordered, in monotonic seconds.
+        entries: the backups.
+        forced: what stands in `restore.version`, empty without one; None: its uploader did not look.
+    """
 
     asked: float
     entries: tuple[BackupEntry, ...]
+    forced: str | None = None
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -207,8 +232,16 @@ class Archive:
         self._list_wanted: float | None = None
         self._list_after = float("-inf")
         self._sweep: Chore | None = None
+        self._unforce: Chore | None = None
+        self._unforce_after = float("-inf")
+        self._held = False
         self._unverified_since: float | None = None
         self._overdue = False
+
+    @property
+    def superseded(self) -> frozenset[str]:
+        """The names of the backups that only an order restores."""
+        return frozenset(name for name, record in self.records.items() if record.state is Phase.SUPERSEDED)
 
     @property
     def save(self) -> Save | None:
@@ -226,6 +259,43 @@ class Archive:
         if last is not None and (self.last is None or last.name > self.last.name):
             self.last = last
 
+    def forget(self) -> None:
+        """Let go of all that was known of backups: the next listing shows what there is."""
+        self.records, self.last, self.listing = {}, None, None
+        self._work = self._sweep = self._unforce = None
+
+    def supersede(self, branch: Branch) -> tuple[str, ...]:
+        """Take backups that people went back behind out of all later decisions; returns the names of those."""
+        names: list[str] = []
+        for entry in self.listing.entries if self.listing is not None else ():
+            if not entry.whole or not entry.tags or entry.name == branch.backup or entry.name in self.superseded:
+                continue
+            save = entry.tags[0].save
+            newer_foreign = save.epoch == 0 and branch.backup is not None and entry.name > branch.backup
+            if branch.outdid(save) or (newer_foreign and not branch.bears(save)):
+                record = self.records.get(entry.name) or BackupRecord(
+                    name=entry.name, save=save, shape=entry.tags[0].shape, state=Phase.COMPLETE, stamp=ZERO
+                )
+                names.append(entry.name)
+                restored = branch.backup or branch.save or "a fresh start"
+                reason = f"{restored} was restored by order in epoch {branch.epoch}"
+                self._put(msgspec.structs.replace(record, state=Phase.SUPERSEDED, reason=reason))
+        return tuple(names)
+
+    def remove_order(self, document: str, at: Situation) -> bool:
+        """Have `restore.version` removed where it still says this; True when that is done."""
+        if self._unforce is not None and self._unforce.result is not None:
+            self._unforce = None
+            return True
+        if at.hold or at.now < self._unforce_after:
+            return False
+        if self._unforce is None:
+            self._unforce = Chore("unforce", document=document)
+        self._unforce.advance(at.now, self._times.uploader_turn, at.uploaders, at.results, self._new_id)
+        if self._unforce.exhausted:
+            self._unforce, self._unforce_after = None, at.now + RETRY
+        return False
+
     def want_listing(self, since: float) -> None:
         """Ask for a listing that was ordered at this moment or later."""
         if self.listing is None or self.listing.asked < since:
@@ -242,15 +312,18 @@ class Archive:
 
     def advance(self, at: Situation) -> None:
         """Go on as far as answers and time allow."""
+        self._held = at.hold
         self._watch_age(at)
         self._advance_listing(at)
-        self._advance_work(at)
-        self._advance_sweep(at)
+        if not at.hold:  # what was begun waits as it is
+            self._advance_work(at)
+            self._advance_sweep(at)
 
     def orders(self) -> dict[Host, tuple[BackupOrder, ...]]:
         """Return all that uploaders are to do now."""
-        chores = [chore for chore in (self._list, self._sweep) if chore is not None]
-        if self._work is not None:
+        others = () if self._held else (self._sweep, self._unforce)
+        chores = [chore for chore in (self._list, *others) if chore is not None]
+        if self._work is not None and not self._held:
             chores.extend(self._work.chores)
         listed: dict[Host, list[BackupOrder]] = {}
         for chore in chores:
@@ -261,7 +334,7 @@ class Archive:
     def next_moment(self, now: float) -> float | None:
         """Return when to look again although nothing was reported."""
         busy = self._list is not None or self._work is not None or self._sweep is not None
-        busy = busy or self._list_wanted is not None
+        busy = busy or self._list_wanted is not None or self._unforce is not None
         return now + 1.0 if busy else None
 
     def _watch_age(self, at: Situation) -> None:
@@ -290,7 +363,7 @@ class Archive:
             return
         self._list.advance(at.now, self._times.uploader_turn, at.uploaders, at.results, self._new_id)
         if self._list.result is not None:
-            self.listing = Listing(self._list_asked, self._list.result.entries)
+            self.listing = Listing(self._list_asked, self._list.result.entries, self._list.result.forced)
             self.listing_fault = ""
             if self._list_wanted is not None and self._list_asked >= self._list_wanted:
                 self._list_wanted = None
@@ -313,7 +386,10 @@ class Archive:
             if record is not None and record.state is Phase.ABANDONED:
                 at = time_of(entry.name) or 0.0
                 self._put(msgspec.structs.replace(record, state=Phase.COMPLETE, verified_at=at, reason=""))
-        newest = max(whole, key=lambda entry: entry.name)
+        valid = [entry for entry in whole if entry.name not in self.superseded]
+        newest = max(valid, key=lambda entry: entry.name, default=None)
+        if newest is None:
+            return
         if self.last is None or newest.name > self.last.name:
             at = time_of(newest.name) or 0.0
             self.last = LastBackup(name=newest.name, save=newest.tags[0].save, verified_at=at)
@@ -332,7 +408,7 @@ class Archive:
                 return
 
     def _begin(self, at: Situation) -> None:
-        if at.hold or at.committed is None or at.shape is None or at.unix is None or not at.uploaders or not at.tags:
+        if at.committed is None or at.shape is None or at.unix is None or not at.uploaders or not at.tags:
             return
         if self.last is None and self.listing is None:
             self.want_listing(at.now)  # the last verified one may be in the bucket and nowhere else
@@ -350,7 +426,7 @@ class Archive:
     def _unfinished(self, at: Situation) -> Work | None:
         """Go on with what an earlier coordinator began, if the save still stands: a backup belongs to its save."""
         for record in self.records.values():
-            if record.state in {Phase.COMPLETE, Phase.ABANDONED}:
+            if record.state in CLOSED:
                 continue
             if record.save == at.committed and record.shape == at.shape:
                 return Work(
@@ -508,7 +584,7 @@ class Archive:
 
     def _find_leftover(self, at: Situation) -> None:
         """An order without a manifest that nobody works on is closed, so that a late seal is refused."""
-        if at.hold or self._work is not None or self.listing is None or self._list is not None:
+        if self._work is not None or self.listing is None or self._list is not None:
             return
         for entry in self.listing.entries:
             known = self.records.get(entry.name)
@@ -520,7 +596,7 @@ class Archive:
                 continue  # not ours to judge
             if stamp < at.stamp:
                 rest = tuple(one for one in self.listing.entries if one.name != entry.name)
-                self.listing = Listing(self.listing.asked, rest)
+                self.listing = Listing(self.listing.asked, rest, self.listing.forced)
                 self._abandon(entry.name)
                 return
 

@@ -1,6 +1,6 @@
 """What all parts of one job's machine share: what was heard, what was decided, and the next stamp."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -9,13 +9,13 @@ from checkpoint_coordinator.chores import Results
 from checkpoint_coordinator.commit import Crew
 from checkpoint_coordinator.hearing import Hearing, Voice
 from checkpoint_coordinator.index import State
-from checkpoint_coordinator.inventory import Inventory
+from checkpoint_coordinator.inventory import Inventory, take_stock
 from checkpoint_coordinator.membership import Membership
 from checkpoint_coordinator.replication import placements
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank
 from checkpoint_replicator.liveness import Life
-from checkpoint_replicator.messages import Service
+from checkpoint_replicator.messages import BackupEntry, Held, Service
 from checkpoint_replicator.records import EpochState, HostRecord, Member, Peer
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.times import Times
@@ -51,6 +51,7 @@ class Desk:
         common_fault: so many members fell silent together that store or network must be at fault, as of the last look.
         patient: the lease was taken so lately that who is silent may still speak, as of the last look.
         registered: hosts that Redis names.
+        decisions: what Redis shows of the restore decisions, by epoch, oldest first.
         hosts_fault: why it is not known which hosts are registered; empty when it is.
         events: for the stream of the job, in order.
     """
@@ -71,6 +72,7 @@ class Desk:
         self.common_fault = False
         self.patient = True
         self.registered: Mapping[Host, HostRecord] = {}
+        self.decisions: Sequence[tuple[int, Mapping[str, str]]] = ()
         self.hosts_fault = NOT_READ
         self._appeared: dict[Host, tuple[Incarnation, float]] = {}
         self.events: list[dict[str, str]] = []
@@ -136,6 +138,42 @@ class Desk:
         """Whether an epoch is released."""
         epoch = self.state.epoch
         return epoch is not None and epoch.released and epoch.state in {EpochState.RUNNING, EpochState.IDLE}
+
+    @property
+    def idle(self) -> bool:
+        """Whether the job has been at rest for so long that it counts as ended."""
+        return self.state.epoch is not None and self.state.epoch.state is EpochState.IDLE
+
+    def reports(self) -> dict[Host, tuple[tuple[Held, ...], Peer | None]]:
+        """Return what live hosts hold, and how they are reached."""
+        found = ((host, self.hearing.voices[host].report) for host in self.live)
+        return {host: (report.held, report.transfer) for host, report in found}
+
+    def entries(self) -> tuple[BackupEntry, ...]:
+        """Return the listed backups but those superseded ones that nobody ordered."""
+        listing = self.archive.listing
+        if listing is None:
+            return ()
+        superseded = self.archive.superseded
+        if not superseded:
+            return listing.entries
+        forced, record = self.state.forced, self.state.restore
+        ordered = {
+            forced.backup if forced is not None else None,
+            record.backup if record is not None else None,
+            (listing.forced or "").strip(),
+        }
+        return tuple(entry for entry in listing.entries if entry.name not in superseded or entry.name in ordered)
+
+    def full_stock(self) -> Inventory:
+        """Return what lies where, whatever was superseded."""
+        listing = self.archive.listing
+        return take_stock(self.reports(), listing.entries if listing is not None else ())
+
+    def holds_anything(self, host: Host) -> bool:
+        """Tell whether a host reports anything of the job that would have to be removed."""
+        report = self.hearing.voices[host].report
+        return bool(report.held or report.saving or report.session or report.newest_committed or report.obeyed > ZERO)
 
     def specs(self) -> dict[Rank, SessionSpec]:
         """Return what the members' yamls say, as far as it was heard."""

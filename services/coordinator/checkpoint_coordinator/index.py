@@ -12,7 +12,6 @@ import msgspec
 
 from checkpoint_coordinator.archive import BackupRecord, LastBackup
 from checkpoint_coordinator.commit import SaveState
-from checkpoint_coordinator.restore import Forced
 from checkpoint_coordinator.texts import Texts
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address, Host, Incarnation, Rank, SessionId, Worker
@@ -21,8 +20,9 @@ from checkpoint_replicator.save import Save, ShardKey, parse_save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import Change, Delete, SetHash, SetScores
 from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
+from checkpoint_replicator.wishes import Branch, Forced, Forgetting, Forgotten, Hold, WishAnswer
 
-__all__ = ["Hashes", "SaveRecord", "State", "changes", "hashes", "merged", "recall", "recall_forced", "score"]
+__all__ = ["BY_PEOPLE", "Hashes", "SaveRecord", "State", "changes", "hashes", "merged", "recall", "score"]
 
 Hashes = dict[str, dict[str, str]]
 """Key without its prefix to fields and texts; of sorted sets to scores as texts."""
@@ -33,6 +33,15 @@ LAST: Final = ("restore:", "orders", "keep", "epoch")
 """Keys that make a change valid, in the order in which they are written after all others."""
 MOST_ELEMENTS: Final = 4000
 """So many fields a write may hold."""
+
+BY_PEOPLE: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "forced": Forced,
+    "hold": Hold,
+    "branch": Branch,
+    "forgetting": Forgetting,
+    "forgotten": Forgotten,
+}
+"""Keys of what people ordered, which are fields of `State` by the same names, and their types."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -76,6 +85,11 @@ class State(msgspec.Struct, kw_only=True):
     backups: dict[str, BackupRecord] = msgspec.field(default_factory=dict)
     last_backup: LastBackup | None = None
     forced: Forced | None = None
+    hold: Hold | None = None
+    branch: Branch | None = None
+    forgetting: Forgetting | None = None
+    forgotten: Forgotten | None = None
+    wishes: dict[str, WishAnswer] = msgspec.field(default_factory=dict)
     members: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
     superseded: list[tuple[Rank, SessionId]] = msgspec.field(default_factory=list)
     lives: list[tuple[Host, Incarnation]] = msgspec.field(default_factory=list)
@@ -117,6 +131,12 @@ def hashes(state: State, texts: Texts | None = None) -> Hashes:
     found["backups"] = {name: repr(backup.verified_at) for name, backup in state.backups.items()}
     if state.last_backup is not None:
         show("lastbackup", state.last_backup, partial(to_fields, state.last_backup))
+    for key in BY_PEOPLE:
+        record = getattr(state, key)
+        if record is not None:
+            show(key, record, partial(to_fields, record))
+    if state.wishes:
+        found["wishes"] = {ident: to_json(answer) for ident, answer in state.wishes.items()}
     texts.forget()
     return found
 
@@ -241,13 +261,13 @@ def recall(found: Mapping[str, Mapping[str, str]]) -> State:
             state.members.extend(_guard(state.unreadable, key, partial(_recall_seat, name, fields)) or ())
             state.lives.extend(_guard(state.unreadable, key, partial(_recall_lives, name, fields)) or ())
     state.last_backup = read.record("lastbackup", LastBackup)
-    state.forced = recall_forced(found, state.unreadable)
+    for key, record_type in BY_PEOPLE.items():
+        setattr(state, key, read.record(key, record_type))
+    for ident, text in found.get("wishes", {}).items():
+        answer = read.json(f"wishes {ident}", text, WishAnswer)
+        if answer is not None:
+            state.wishes[ident] = answer
     return state
-
-
-def recall_forced(found: Mapping[str, Mapping[str, str]], unreadable: list[str]) -> Forced | None:
-    """Read what people ordered to restore."""
-    return _Reader(found, unreadable).record("forced", Forced)
 
 
 def _recall_restore(state: State, fields: Mapping[str, str]) -> None:

@@ -4,17 +4,17 @@ What is written is the difference between what should stand there and what does,
 simply done again.
 """
 
-from checkpoint_coordinator.index import Hashes, changes, merged
+from checkpoint_coordinator.index import BY_PEOPLE, Hashes, changes, merged
 from checkpoint_coordinator.words import Write
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.records import Lease
-from checkpoint_replicator.store import AddEvent, Change, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Snapshot
 
 __all__ = ["Ledger", "known"]
 
 KEPT_DECISIONS = 8
 """So many earlier restore decisions stay for people."""
-OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive")
+OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive", "wishes", *BY_PEOPLE)
 INDEX = "keys"
 """Written with every change."""
 FAMILIES = ("step:", "backup:", "node:", "inventory:")
@@ -71,6 +71,14 @@ class Ledger:
         # The very objects that are wanted, where they say the same: the next comparison is quick.
         after.update({key: wanted[key] for key, fields in after.items() if key in wanted and wanted[key] == fields})
         self._flight = (write, after)
+        return write
+
+    def clear(self, lease: Lease, stamp: Stamp, now: float) -> Write | None:
+        """Return the write that removes every key of the job but its lease and its fence; None while it must wait."""
+        if self.resting(now):
+            return None
+        write = Write(lease, stamp, (*map(Delete, sorted(self.known)), Delete("events")), self.written)
+        self._flight = (write, {})
         return write
 
     def compare(self, found: Hashes, fence: Stamp) -> tuple[str, ...]:

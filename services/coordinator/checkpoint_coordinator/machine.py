@@ -10,28 +10,34 @@ from typing import Final, assert_never
 from checkpoint_coordinator.border import Checked, check
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.facts import facts, inherited
+from checkpoint_coordinator.farewell import Farewell
 from checkpoint_coordinator.index import Hashes, State, hashes, recall
 from checkpoint_coordinator.inventory import take_stock
 from checkpoint_coordinator.ledger import Ledger, known
 from checkpoint_coordinator.memory import Memory
 from checkpoint_coordinator.rendezvous import Rendezvous
+from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.safekeeping import Safekeeping
 from checkpoint_coordinator.tenure import Change, Tenure
 from checkpoint_coordinator.texts import Texts
+from checkpoint_coordinator.wishes import Wishes
 from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
     Publish,
     ReadHosts,
     ReadSnapshot,
+    RemoveJob,
     ReportReceived,
     SnapshotRead,
     StopRequested,
     StoreFailed,
+    WishReceived,
     Written,
 )
 from checkpoint_replicator.backoff import delay
@@ -50,8 +56,6 @@ REPAIR_SOON: Final = 1.0
 MOST_KEYS: Final = 8
 MOST_ASKED: Final = 1024
 """So many silent hosts are asked for at most whether they call for help."""
-LOOP: Final = 3
-"""So many restores of one save without a newer commit are a loop."""
 FORGET_AGE: Final = 24 * 3600.0
 """A host that said nothing for so long is forgotten."""
 
@@ -82,6 +86,16 @@ class CoordinatorMachine:
         self.me = me
         self._rendezvous = Rendezvous(self.desk)
         self._safekeeping = Safekeeping(self.desk, self._rendezvous)
+        self._wishes = Wishes(self.desk)
+        self._farewell = Farewell(self.desk, self._wishes)
+        self._leaving = False
+        """The job is forgotten: its keys go, then its name, then this machine is over."""
+        self._removal: float | None = None
+        """When the job's name is to be taken out of Redis; None: not now."""
+        self._went_back = False
+        """Redis came back with older data: what it says of people's orders may have been taken back since."""
+        self._fence_found: Stamp = ZERO
+        """The fence in the snapshot of this tenure."""
         self._tenure = Tenure(times)
         self._ledger = Ledger()
         self._times = times
@@ -129,6 +143,11 @@ class CoordinatorMachine:
         return self._tenure.lease is not None and self._ready
 
     @property
+    def over(self) -> bool:
+        """Whether the job was forgotten: nothing is done any more."""
+        return self._tenure.stopped
+
+    @property
     def lease(self) -> Lease | None:
         """The lease, while it is ours."""
         return self._tenure.lease
@@ -160,6 +179,11 @@ class CoordinatorMachine:
                 effects += self._written(event, now)
             case StoreFailed():
                 effects += self._failed(event, now)
+            case WishReceived(wish):
+                self._wishes.take(wish, now)
+                self._due = True
+            case JobRemoved():
+                return [Note("job_removed", {}), *self._tenure.stop(now)]
             case StopRequested():
                 return self._tenure.stop(now)
             case Ticked():
@@ -180,6 +204,7 @@ class CoordinatorMachine:
         if self._tenure.lease is not None:
             look = self._looked + (self._times.look if self._due else self._times.beacon)
             moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
+            moments.append(self._removal)
         # A moment that has passed without effect waits a little: the loop is never always due.
         floor = self._now + self._times.look if self._now > float("-inf") else self._now
         return min((max(moment, floor) for moment in moments if moment is not None), default=None)
@@ -208,8 +233,8 @@ class CoordinatorMachine:
         if change is not Change.TAKEN or event.lease is None:
             return []
         self._failures = 0
-        self._ready = False
-        self._raising = None
+        self._ready = self._leaving = False
+        self._raising = self._removal = None
         self._ledger.forget()
         self.desk.begin(now)
         self._hosts_at = self._check_at = now
@@ -261,7 +286,6 @@ class CoordinatorMachine:
         if self._memory.begin(snapshot.fence, empty=self._found.epoch is None):
             self._rebuilding = now + self._times.lost
             desk.note("index_lost", reason="Redis went back; this coordinator remembers, and waits for all reports")
-            desk.state.forced = self._found.forced
             self._recall(desk.state, now)
         else:
             self._recall(self._found, now)
@@ -272,13 +296,26 @@ class CoordinatorMachine:
         if desk.stamp.token > lease.token:
             # Redis forgot the tokens that we had: what we remember bears higher stamps than this lease can give.
             self._raising = desk.stamp
+            self._went_back = bool(snapshot.hashes)
         desk.stamp = Stamp(lease.token, max(fence.epoch, epoch, desk.stamp.epoch), max(fence.number, desk.stamp.number))
+        self._fence_found = fence
+        if self._went_back and self._raising is None and not self._memory.better:
+            self._doubt_orders()
         self._ledger.reset(known(snapshot), fence)
         self._inherited, self._inherited_in = inherited(snapshot.hashes), epoch
         self._ready = True
         self._due = True
         self._facts_at = float("-inf")
         desk.next_stamp()  # so that the first beacon is news to every node
+
+    def _doubt_orders(self) -> None:
+        """What people ordered before Redis went back may be done or withdrawn; a hold harms nothing and stays."""
+        self._went_back = False
+        self._fence_found = self.desk.stamp
+        state = self.desk.state
+        if state.forced is not None or state.forgetting is not None:
+            self.desk.note("orders_dropped", reason="Redis came back with older data; order again what is still wanted")
+        state.forced = state.forgetting = None
 
     def _repair(self, event: SnapshotRead) -> None:
         """What people or accidents did to keys of ours is undone with the next write."""
@@ -314,6 +351,8 @@ class CoordinatorMachine:
                 self._check_at = min(self._check_at, now + REPAIR_SOON - self._times.repair)  # a key may be spoilt
             case "snapshot":
                 self._retry_snapshot = now + pause if not self._ready else None
+            case "remove":
+                self._removal = now + pause
             case _:  # the hosts are read again in a moment
                 self.desk.hosts_fault = self.desk.hosts_fault and event.reason
         if self._fault == event.reason:
@@ -333,6 +372,11 @@ class CoordinatorMachine:
         if self._hosts_at is None or now - self._hosts_at >= self._times.hosts:
             self._hosts_at = now
             effects.append(ReadHosts(self._silent_hosts(now)))
+        if self._removal is not None and now >= self._removal:
+            self._removal = None
+            return [RemoveJob()]
+        if self._leaving:
+            return self._write(now)
         if now - self._check_at >= self._times.repair and self._tenure.lease is not None and not self._ledger.busy:
             self._check_at = now
             effects.append(ReadSnapshot(self._tenure.lease.token))
@@ -360,6 +404,7 @@ class CoordinatorMachine:
         top = self._top_obeyed()
         if self._raising is None and top > desk.stamp:
             self._raising = top
+            self._went_back = bool(self._ledger.known)
             desk.note("fence_raised", reason=f"nodes obeyed {top}, Redis knew {desk.stamp}")
         stored = desk.archive.top_stamp()
         if self._raising is None and stored > desk.stamp:
@@ -368,19 +413,29 @@ class CoordinatorMachine:
         self._catch_up()
         if self._raising is not None or self._still_rebuilding(now):
             return
+        if self._older_than_nodes():
+            self._doubt_orders()
         desk.hearing.forget_silent(now, FORGET_AGE)
         desk.look(now)
-        reports = {
-            host: (desk.hearing.voices[host].report.held, desk.hearing.voices[host].report.transfer)
-            for host in desk.live
-        }
-        entries = desk.archive.listing.entries if desk.archive.listing is not None else ()
-        if self._stocked != (reports, entries):
-            self._stocked = reports, entries
-            desk.stock = take_stock(reports, entries)
-        self._rendezvous.advance(now)
-        self._safekeeping.advance(now)
-        self._watch_restarts()
+        self._take_stock()
+        desk.decisions = self._ledger.decisions()
+        self._wishes.advance(now)
+        self._take_stock()  # a backup that is superseded counts where it was ordered just now
+        self._farewell.advance(now)
+        if self._farewell.complete:
+            self._leaving = True
+        elif desk.state.forgetting is None:
+            self._rendezvous.advance(now)
+            self._safekeeping.advance(now)
+            self._watch_restarts()
+
+    def _take_stock(self) -> None:
+        """See what lies where, unless that is as it was."""
+        desk = self.desk
+        found = desk.reports(), desk.entries()
+        if self._stocked != found:
+            self._stocked = found
+            desk.stock = take_stock(*found)
 
     def _catch_up(self) -> None:
         """Number decisions above all that nodes obeyed, also under lower tokens: Redis may have gone back."""
@@ -417,20 +472,22 @@ class CoordinatorMachine:
         epoch, record = self.desk.state.epoch, self.desk.state.restore
         if epoch is None or record is None or record.save is None or self._looped == epoch.number:
             return
-        restores = 1 + self._rendezvous.repeats
-        for number, fields in reversed(self._ledger.decisions()):
-            if number < epoch.number:
-                if fields.get("save") != str(record.save):
-                    break
-                restores += 1
-        if restores >= LOOP:
+        count = restores(record.save, epoch.number, self.desk.decisions) + self._rendezvous.repeats
+        if count >= LOOP:
             self._looped = epoch.number
-            reason = f"save {record.save} was restored {restores} times without a newer commit"
+            reason = loop_text(self.desk.job, record.save, count, older(record.save, self.desk.stock))
             self.desk.note("restart_loop", save=str(record.save), reason=reason)
 
     def _top_obeyed(self) -> Stamp:
         voices = self.desk.hearing.voices.values()
         return max((voice.report.obeyed for voice in voices if voice.fresh), default=ZERO)
+
+    def _older_than_nodes(self) -> bool:
+        """Tell whether nodes obeyed more, under an earlier lease, than Redis knew when this one began."""
+        desk = self.desk
+        obeyed = (voice.report.obeyed for voice in desk.hearing.voices.values() if voice.fresh)
+        newest = max((stamp.number for stamp in obeyed if stamp.token < desk.stamp.token), default=0)
+        return newest > self._fence_found.number and not self._memory.better
 
     def _write(self, now: float) -> list[Effect]:
         lease, desk = self._tenure.lease, self.desk
@@ -441,6 +498,9 @@ class CoordinatorMachine:
             return [self._ledger.raise_fence(lease, self._raising)]
         if self._rebuilding is not None:
             return []
+        if self._leaving:
+            cleared = self._ledger.clear(lease, desk.next_stamp(), now)
+            return [cleared] if cleared is not None else []
         if now - self._facts_at >= self._times.facts:
             self._facts_at = now
             if desk.state.epoch is not None and desk.state.epoch.number != self._inherited_in:
@@ -472,6 +532,9 @@ class CoordinatorMachine:
             # Ours is below what nodes obeyed: take the lease with a token above it.
             self._raising = None
             return [*effects, *self._lose("nodes obeyed a higher stamp"), *self._tenure.give_back(now)]
+        if self._leaving and not self._ledger.known:
+            self._removal = now
+            return [*effects, Note("job_forgotten", {})]
         if news and self._tenure.may_act(now):
             effects += self._beacon(now)
         return effects

@@ -14,6 +14,7 @@ from checkpoint_coordinator.words import (
     Effect,
     Event,
     HostsRead,
+    JobRemoved,
     LeaseAnswered,
     LeaseRenewed,
     Note,
@@ -21,11 +22,13 @@ from checkpoint_coordinator.words import (
     ReadHosts,
     ReadSnapshot,
     ReleaseLease,
+    RemoveJob,
     RenewLease,
     ReportReceived,
     SnapshotRead,
     StopRequested,
     StoreFailed,
+    WishReceived,
     Write,
     Written,
 )
@@ -36,7 +39,7 @@ from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.machine import Machine, Ticked
-from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service
+from checkpoint_replicator.messages import Beacon, Envelope, NodeReport, Party, Service, Wish
 from checkpoint_replicator.store import ManifestStore
 
 __all__ = ["Office"]
@@ -49,8 +52,10 @@ ALARMS: Final = frozenset(
     {
         "backup_failed",
         "backup_overdue",
+        "forget_refused",
         "index_lost",
         "lease_lost",
+        "orders_dropped",
         "report_refused",
         "restart_loop",
         "saves_failing",
@@ -118,6 +123,12 @@ class Office:
         else:
             self._gauges.reports.labels("taken").inc()
 
+    def wish(self, wish: Wish) -> None:
+        """Take an order of people, if it is this process that decides; it is repeated until it is answered."""
+        if self.machine.active:
+            with suppress(asyncio.QueueFull):
+                self._inbox.put_nowait(WishReceived(wish))
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Decide until asked to stop, then give the lease back."""
         lanes = [asyncio.create_task(self._serve(queue)) for queue in (self._lane, self._renewals)]
@@ -164,7 +175,9 @@ class Office:
         self._quiet_until[event] = now + NOISE_EVERY
         return True
 
-    def _request(self, effect: AcquireLease | ReleaseLease | ReadSnapshot | Write | ReadHosts) -> tuple[str, Request]:
+    def _request(
+        self, effect: AcquireLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob
+    ) -> tuple[str, Request]:
         match effect:
             case AcquireLease():
                 return "acquire", lambda: self._acquire(effect)
@@ -174,6 +187,8 @@ class Office:
                 return "snapshot", lambda: self._snapshot(effect)
             case Write():
                 return "write", lambda: self._write(effect)
+            case RemoveJob():
+                return "remove", self._remove
             case ReadHosts():
                 return "hosts", lambda: self._hosts(effect)
 
@@ -217,6 +232,10 @@ class Office:
     async def _hosts(self, effect: ReadHosts) -> Event:
         calls = await self._store.helps(self.job, effect.silent) if effect.silent else {}
         return HostsRead(await self._store.hosts(), calls)
+
+    async def _remove(self) -> Event:
+        await self._store.remove_job(self.job)
+        return JobRemoved()
 
     async def _write(self, effect: Write) -> Event:
         seen = await self._store.apply(self.job, effect.lease, effect.stamp, effect.changes, effect.after)

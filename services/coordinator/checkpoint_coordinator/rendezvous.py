@@ -10,10 +10,12 @@ from typing import Final
 
 import msgspec
 
+from checkpoint_coordinator.branch import begun, file_order
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.membership import Abandon, Join, Open
-from checkpoint_coordinator.restore import Choice, Facts, Forced, choose, newest_epoch, plan, unsourced
+from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
+from checkpoint_coordinator.restore import Choice, Facts, choose, newest_epoch, plan, unsourced
 from checkpoint_coordinator.witness import backup_silence, given_up, member_silence, silent, trace, trace_shape
 from checkpoint_replicator.ids import Epoch, Rank, Worker
 from checkpoint_replicator.liveness import Pace, pace
@@ -26,6 +28,7 @@ from checkpoint_replicator.records import (
 )
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.wishes import BY_COMMAND, BY_FILE, Forced
 
 __all__ = ["Rendezvous"]
 
@@ -70,9 +73,11 @@ class Rendezvous:
 
     def advance(self, now: float) -> None:
         """Go on as far as reports and time allow."""
-        self._adopt_running()
+        self._adopt_running(now)
         self._gather(now)
         self._publish_refusals()
+        self._rest(now)
+        self._obey_people(now)
         epoch = self._desk.state.epoch
         if epoch is None or not epoch.members or epoch.released:
             return
@@ -97,7 +102,7 @@ class Rendezvous:
 
     # ---- gathering
 
-    def _adopt_running(self) -> None:
+    def _adopt_running(self, now: float) -> None:
         """A coordinator without memory takes the epoch of running sessions as the current one."""
         desk, epoch = self._desk, self._desk.state.epoch
         seats = [seat for seat in desk.membership.seats.values() if seat.session.state is SessionState.RUNNING]
@@ -123,6 +128,7 @@ class Rendezvous:
             shape=seats[0].session.spec.shape,
             members=tuple(members[rank] for rank in sorted(members)),
             released=True,
+            since=self._since(now),
         )
 
     def _gather(self, now: float) -> None:
@@ -191,6 +197,7 @@ class Rendezvous:
             shape=step.shape,
             members=step.members,
             refused=self._refusals(),
+            since=self._since(now),
         )
         desk.state.restore, desk.state.plans = None, {}
         self.recalled(now)
@@ -226,8 +233,8 @@ class Rendezvous:
                     number=stamp.epoch, stamp=stamp, state=EpochState.GATHERING, reason=reason
                 )
             return
-        if (epoch.members and not epoch.released) or reason == epoch.reason:
-            return  # deciding and restoring tell their own reasons
+        if (epoch.members and not epoch.released) or reason == epoch.reason or (desk.idle and not reason):
+            return  # deciding, restoring and resting tell their own reasons
         desk.state.epoch = msgspec.structs.replace(epoch, stamp=desk.next_stamp(), reason=reason)
 
     def _refusals(self) -> dict[str, str]:
@@ -275,13 +282,44 @@ class Rendezvous:
             given_up=tuple(given_up(desk, now)),
             spent=self._spent,
             fresh_start=desk.options.fresh_start,
-            forced=desk.state.forced,
+            superseded=tuple(sorted(desk.archive.superseded)),
         )
+        facts = self._with_orders(facts)
         choice = choose(facts)
         if choice.outcome is Outcome.UNKNOWN and patient:
             self._reword(choice.reason, now)
             return
-        self._publish(choice, now)
+        self._publish(choice, facts, now)
+
+    def _with_orders(self, facts: Facts) -> Facts:
+        """Add what people ordered; a command counts before the file."""
+        desk, listing = self._desk, self._desk.archive.listing
+        forced, fault = desk.state.forced, ""
+        if forced is None:
+            forced, fault = file_order(listing.forced if listing is not None else None, desk.state.branch, facts)
+        return msgspec.structs.replace(facts, forced=forced, order_fault=fault)
+
+    def _obey_people(self, now: float) -> None:
+        """What is ordered while others still restore something else is decided now, for all."""
+        desk, epoch, record = self._desk, self._desk.state.epoch, self._desk.state.restore
+        forced = desk.state.forced
+        if forced is None or record is None or epoch is None or epoch.released or not epoch.members:
+            return
+        if epoch.state is not EpochState.RESTORING or self._fulfils(record, forced):
+            return
+        desk.note("restore_reordered", epoch=str(epoch.number), reason=f"{forced} was ordered")
+        desk.state.epoch = msgspec.structs.replace(
+            epoch, stamp=desk.next_stamp(), state=EpochState.DECIDING, reason=f"deciding again: {forced} was ordered"
+        )
+        self._again_at = now
+
+    @staticmethod
+    def _fulfils(record: RestoreRecord, forced: Forced) -> bool:
+        if record.forced != BY_COMMAND:
+            return False
+        if forced.none:
+            return record.outcome is Outcome.NONE
+        return record.backup == forced.backup if forced.backup is not None else record.save == forced.save
 
     def _above_all_data(self, epoch: EpochRecord) -> EpochRecord:
         """Number the epoch anew where a listing or a late report shows data of it: its saves must be its own."""
@@ -293,7 +331,7 @@ class Rendezvous:
         desk.state.epoch = msgspec.structs.replace(epoch, number=number, stamp=desk.next_stamp(number))
         return desk.state.epoch
 
-    def _publish(self, choice: Choice, now: float) -> None:
+    def _publish(self, choice: Choice, facts: Facts, now: float) -> None:
         """Write the decision, unless it says what the last one said."""
         desk, epoch = self._desk, self._desk.state.epoch
         made = desk.state.restore
@@ -310,6 +348,8 @@ class Rendezvous:
             backup=choice.backup,
             reason=choice.reason,
             rejected=choice.rejected,
+            forced="" if facts.forced is None else BY_COMMAND if desk.state.forced is not None else BY_FILE,
+            warning=self._warning(choice, facts, epoch),
             silent=choice.silent[:MOST_SILENT],
         )
         self._choice = choice
@@ -321,7 +361,12 @@ class Rendezvous:
         elif choice.outcome is Outcome.NONE:
             state, released = EpochState.RUNNING, True
         desk.state.epoch = msgspec.structs.replace(
-            epoch, stamp=stamp, state=state, released=released, reason="" if released else choice.reason
+            epoch,
+            stamp=stamp,
+            state=state,
+            released=released,
+            reason="" if released else choice.reason,
+            since=self._since(now),
         )
         self._reason_at = now
         desk.note(
@@ -332,7 +377,28 @@ class Rendezvous:
             reason=choice.reason,
         )
         if released:
+            self._released(desk.state.restore)
             desk.note("epoch_released", epoch=str(epoch.number), save="")
+
+    def _warning(self, choice: Choice, facts: Facts, epoch: EpochRecord) -> str:
+        """Say what people must read in `replicator.errors`; empty where all is as usual."""
+        desk = self._desk
+        newest = facts.trace
+        if facts.forced is not None:
+            return choice.reason
+        if choice.outcome is Outcome.NONE:
+            forgotten = desk.state.forgotten
+            gone = f"{choice.reason}; people had save {forgotten.upto} forgotten" if forgotten is not None else ""
+            return choice.reason if newest is not None else gone
+        if choice.outcome is not Outcome.RESTORE or choice.save is None:
+            return ""
+        count = restores(choice.save, epoch.number, desk.decisions)
+        if count >= LOOP:
+            return loop_text(desk.job, choice.save, count, older(choice.save, facts.stock))
+        return choice.reason if newest is not None and choice.save < newest else ""
+
+    def _since(self, now: float) -> float:
+        return round(self._desk.wall(now), 3)
 
     # ---- restoring
 
@@ -356,7 +422,7 @@ class Rendezvous:
         if failed:
             self._again(record, failed, now)
         elif not laggards:
-            self._release(record)
+            self._release(record, now)
         else:
             self._plan([member.rank for member in epoch.members])
             self._reword(f"restoring {record.save}: waiting for {', '.join(laggards[:8])}", now)
@@ -389,15 +455,49 @@ class Rendezvous:
         )
         self._again_at = now + ROUND_PAUSE
 
-    def _release(self, record: RestoreRecord) -> None:
+    def _release(self, record: RestoreRecord, now: float) -> None:
         desk, epoch = self._desk, self._desk.state.epoch
         if epoch is None:
             return
         desk.state.epoch = msgspec.structs.replace(
-            epoch, stamp=desk.next_stamp(), state=EpochState.RUNNING, released=True, reason=""
+            epoch,
+            stamp=desk.next_stamp(),
+            state=EpochState.RUNNING,
+            released=True,
+            reason="",
+            since=self._since(now),
         )
-        desk.state.forced = None
+        self._released(record)
         desk.note("epoch_released", epoch=str(epoch.number), save=str(record.save))
+
+    def _released(self, record: RestoreRecord) -> None:
+        """An order by command is fulfilled by one release, and begins a new line of saves."""
+        desk, epoch = self._desk, self._desk.state.epoch
+        if epoch is None:
+            return
+        if record.forced == BY_COMMAND:
+            desk.state.forced = None
+        desk.state.branch = begun(record, epoch.number, desk.state.branch)
+
+    # ---- rest
+
+    def _rest(self, now: float) -> None:
+        """A job without saves, open sessions and restores is idle after a day; a new save wakes it."""
+        desk, epoch = self._desk, self._desk.state.epoch
+        if epoch is None or not epoch.released or desk.unix is None:
+            return
+        seen = [record.seen for save, record in desk.state.saves.items() if save.epoch == epoch.number]
+        last = max([epoch.since or desk.wall(desk.since), *seen])
+        waiting = any(seat.session.state is SessionState.OPEN for seat in desk.membership.seats.values())
+        rests = not waiting and desk.wall(now) - last >= desk.times.idle
+        state = EpochState.IDLE if rests else EpochState.RUNNING
+        if epoch.state is state:
+            return
+        reason = f"no save and no restore for {desk.times.idle / 3600:g} h" if rests else ""
+        desk.note("job_idle" if rests else "job_awake", epoch=str(epoch.number), reason=reason)
+        desk.state.epoch = msgspec.structs.replace(
+            epoch, stamp=desk.next_stamp(), state=state, reason=reason, since=round(last, 3)
+        )
 
     def _plan(self, ranks: Iterable[Rank]) -> None:
         """Say anew who holds what: peers come and go while a restore goes on."""

@@ -5,7 +5,7 @@ committed or not, whoever is silent, unless a trace names a newer committed save
 *unknown* and *lost* are verdicts only where no such save was found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,27 +15,24 @@ from checkpoint_replicator.ids import Address, Epoch, Host, Rank, Worker
 from checkpoint_replicator.records import FetchPlan, Member, Outcome, Peer, Rejected, ShardPlan
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.wishes import Forced
 
-__all__ = ["Choice", "Facts", "Forced", "candidate_ranks", "choose", "newest_epoch", "plan", "unsourced", "whole"]
+__all__ = [
+    "Choice",
+    "Facts",
+    "candidate_ranks",
+    "choose",
+    "newest_epoch",
+    "ordered_fault",
+    "plan",
+    "unsourced",
+    "whole",
+]
 
 MOST_REJECTED = 16
 """So many newer saves are named with the reason why they were not chosen."""
 MOST_NAMED = 4
 """So many missing shards are named in a reason."""
-
-
-class Forced(msgspec.Struct, frozen=True, kw_only=True):
-    """What people ordered: exact or an error.
-
-    Attributes:
-        save: restore exactly this one.
-        backup: restore exactly the save in this backup.
-        none: begin anew although something was committed.
-    """
-
-    save: Save | None = None
-    backup: str | None = None
-    none: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +48,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         spent: saves that could not be completed although they looked whole, with the reason.
         fresh_start: the configuration allows to begin anew where all is lost.
         forced: an order of people.
+        order_fault: why what people ordered in `restore.version` cannot be understood.
+        superseded: backups that people went back behind: they are taken by an order only.
     """
 
     shape: Shape
@@ -62,6 +61,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     spent: Mapping[Save, str] = {}
     fresh_start: bool = False
     forced: Forced | None = None
+    order_fault: str = ""
+    superseded: tuple[str, ...] = ()
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(facts: Facts) -> Choice:
     """Decide for all nodes together."""
+    if facts.order_fault and facts.forced is None:
+        return Choice(outcome=Outcome.LOST, reason=facts.order_fault)
     if facts.forced is not None and facts.forced.none:
         return Choice(outcome=Outcome.NONE, reason="a fresh start was ordered")
     if facts.forced is not None and (facts.forced.save is not None or facts.forced.backup is not None):
@@ -140,6 +143,9 @@ def _verdict(facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
             reason = f"nothing was ever committed; unfinished: {told}"
         return Choice(outcome=Outcome.NONE, reason=_join(reason, without), rejected=rejected)
     reason = _join(_join(f"save {facts.trace} was committed and no whole save is left", told), without)
+    if facts.superseded:
+        names = ", ".join(facts.superseded[-MOST_NAMED:])
+        reason = f"{reason}; superseded backups, which only an order restores: {names}"
     if facts.fresh_start:
         reason = f"{reason}; the configuration allows a fresh start"
         return Choice(outcome=Outcome.NONE, reason=reason, rejected=rejected)
@@ -178,14 +184,9 @@ def _take(found: Found, facts: Facts, rejected: tuple[Rejected, ...]) -> Choice:
 
 
 def _forced(facts: Facts, forced: Forced) -> Choice:
-    wanted = f"backup {forced.backup}" if forced.backup is not None else f"save {forced.save}"
+    wanted = str(forced)
     faults: list[str] = []
-    for found in facts.stock:
-        names = {name for names in found.backups.values() for name in names}
-        if forced.backup is not None and forced.backup not in names:
-            continue
-        if forced.save is not None and found.line.save != forced.save:
-            continue
+    for found in _ordered(forced, facts.stock):
         fault = _fault(found, facts)
         if fault is None:
             choice = _take(found, msgspec.structs.replace(facts, trace=None), ())
@@ -197,6 +198,25 @@ def _forced(facts: Facts, forced: Forced) -> Choice:
         reason = f"{wanted} was ordered: {fault}; not known: {', '.join(facts.silent)}"
         return Choice(outcome=Outcome.UNKNOWN, reason=reason)
     return Choice(outcome=Outcome.LOST, reason=f"{wanted} was ordered: {fault}")
+
+
+def _ordered(forced: Forced, stock: Inventory) -> Iterator[Found]:
+    """Yield what may be meant."""
+    for found in stock:
+        if forced.backup is not None and all(forced.backup not in names for names in found.backups.values()):
+            continue
+        if forced.save is None or found.line.save == forced.save:
+            yield found
+
+
+def ordered_fault(forced: Forced, stock: Inventory) -> str:
+    """Say why what is ordered cannot be restored by a job of its own shape; empty when it can."""
+    if forced.none:
+        return ""
+    faults = [_fault(found, Facts(shape=found.line.shape, stock=stock)) for found in _ordered(forced, stock)]
+    if None in faults:
+        return ""
+    return "; ".join(fault for fault in faults if fault) or "nobody holds it"
 
 
 def _fault(found: Found, facts: Facts) -> str | None:

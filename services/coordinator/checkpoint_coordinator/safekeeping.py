@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from checkpoint_coordinator.archive import Phase, Situation, interval_of
+from checkpoint_coordinator.archive import CLOSED, Situation, interval_of
 from checkpoint_coordinator.commit import Crew, SaveState, SaveVerdict, judge, protection
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.index import SaveRecord
@@ -12,13 +12,15 @@ from checkpoint_coordinator.inventory import Found, Line
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.replication import missing_copies, peers_of
 from checkpoint_coordinator.restore import whole
+from checkpoint_coordinator.witness import trace
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Host
 from checkpoint_replicator.keep import View, given_up, keep_list, says_the_same
-from checkpoint_replicator.records import BackupOrder, KeepList, Orders, Outcome, Peer, ReplicateOrder
+from checkpoint_replicator.records import BackupOrder, Orders, Outcome, Peer, ReplicateOrder
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.wishes import BY_FILE
 
 __all__ = ["Safekeeping"]
 
@@ -51,6 +53,7 @@ class Safekeeping:
             self._watch_failures()
             self._watch_restored(crew, now)
         self._back_up(crew, now)
+        self._freeze()
         if crew is not None:
             self._keep(crew)
         self._order(crew)
@@ -254,13 +257,29 @@ class Safekeeping:
             holders={tag.address: self._holders(tag.address) for tag in (*tags, *desk.archive.tags)},
             interval=interval_of(tuple(desk.specs().values())),
             requested={save for voice in desk.hearing.voices.values() for save in voice.report.backup_requested},
+            hold=desk.state.hold is not None,
         )
         desk.archive.advance(situation)
+        self._grow(situation)
         for note in desk.archive.notes:
             desk.note(note["event"], **{key: text for key, text in note.items() if key != "event"})
         desk.archive.notes.clear()
         desk.state.backups = dict(desk.archive.records)
         desk.state.last_backup = desk.archive.last
+
+    def _grow(self, situation: Situation) -> None:
+        """With the first verified backup of a new line, what people went back behind counts no more."""
+        desk = self._desk
+        archive, branch = desk.archive, desk.state.branch
+        if branch is None or archive.last is None or not branch.bears(archive.last.save):
+            return
+        names = archive.supersede(branch)
+        if names:
+            desk.note("backups_superseded", backups=" ".join(names[:8]), backup=archive.last.name)
+        if branch.by == BY_FILE and not archive.remove_order(branch.backup or "", situation):
+            return
+        desk.state.branch = None
+        desk.note("branch_established", epoch=str(branch.epoch), save=str(archive.last.save))
 
     def _content(self, save: Save | None) -> tuple[tuple[Tag, ...], Shape | None]:
         """Return the shards of a save that stand whole on live hosts, and its shape."""
@@ -279,13 +298,20 @@ class Safekeeping:
     def _needed(self) -> frozenset[Save]:
         """Return the saves under backup or restore."""
         desk = self._desk
-        needed = {record.save for record in desk.archive.records.values() if record.state not in _CLOSED}
+        needed = {record.save for record in desk.archive.records.values() if record.state not in CLOSED}
         if desk.archive.save is not None:
             needed.add(desk.archive.save)
         record = desk.state.restore
         if record is not None and record.save is not None and not self._all_published():
             needed.add(record.save)
-        return frozenset(needed)
+        return frozenset(needed | self._ordered())
+
+    def _ordered(self) -> set[Save]:
+        """Return what people ordered to be restored: it stays until it is."""
+        forced = self._desk.state.forced
+        if forced is None or forced.save is None:
+            return set()
+        return {forced.save}
 
     def _all_published(self) -> bool:
         voices = [self._desk.voice(member) for member in self._desk.members]
@@ -295,6 +321,15 @@ class Safekeeping:
             and voice.report.session.state is not SessionState.OPEN
             for voice in voices
         )
+
+    def _freeze(self) -> None:
+        """While people look, the list that stands lets nothing go, whoever reads it only now."""
+        desk = self._desk
+        before = desk.state.keep
+        if desk.state.hold is not None and before is not None and not before.hold:
+            stamp = desk.next_stamp()
+            desk.state.keep = msgspec.structs.replace(before, stamp=stamp, drop=(), hold=True)
+            desk.note("keep_list_frozen", upto=str(before.upto or ""))
 
     def _keep(self, crew: Crew) -> None:
         desk = self._desk
@@ -316,6 +351,7 @@ class Safekeeping:
             held=held | self._reported(),
             needed=self._needed(),
             abandoned=given | self._leftovers(crew, committed),
+            hold=desk.state.hold is not None,
         )
         keep = keep_list(view, desk.stamp)
         before = desk.state.keep
@@ -324,7 +360,7 @@ class Safekeeping:
         if before is not None and before.stamp.token == desk.stamp.token and says_the_same(keep, before):
             return  # under a new lease it is said anew: nodes delete on the present coordinator's word alone
         stamp = desk.next_stamp()
-        desk.state.keep = KeepList(stamp=stamp, upto=keep.upto, keep=keep.keep, drop=keep.drop)
+        desk.state.keep = msgspec.structs.replace(keep, stamp=stamp)
         desk.note("keep_list_written", upto=str(keep.upto or ""), drop=" ".join(map(str, keep.drop)))
 
     def _leftovers(self, crew: Crew, committed: Save | None) -> set[Save]:
@@ -340,7 +376,8 @@ class Safekeeping:
         if epoch is None or all(room.free >= room.reserve for room in rooms):
             return set()
         older = {line.save for line in desk.stock.lines if line.save.epoch < epoch.number}
-        return {save for save in older if committed is None or save > committed}
+        last = trace(desk) if committed is None else None  # begun anew by order: one committed save outlives the start
+        return {save for save in older if save != last and (committed is None or save > committed)}
 
     def _complete(self, rank: int) -> bool:
         member = next((one for one in self._desk.members if one.rank == rank), None)
@@ -418,9 +455,6 @@ class Safekeeping:
             if save not in held and save != committed:
                 del desk.state.saves[save]
                 self._moved.pop(save, None)
-
-
-_CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED})
 
 
 def _same(one: Orders, other: Orders) -> bool:

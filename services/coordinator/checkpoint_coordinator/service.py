@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 from checkpoint_coordinator.config import CoordinatorConfig
@@ -12,9 +12,9 @@ from checkpoint_coordinator.machine import CoordinatorMachine
 from checkpoint_coordinator.office import Office
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
-from checkpoint_replicator.ids import Job, job_fault, new_id
+from checkpoint_replicator.ids import Job, StoreId, job_fault, new_id
 from checkpoint_replicator.inputlog import InputLog
-from checkpoint_replicator.messages import NodeReport, Party, Service
+from checkpoint_replicator.messages import NodeReport, Party, Service, Wish
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.store.redis import RedisManifestStore
@@ -56,6 +56,9 @@ class Coordinator:
         self._gauges = Gauges(runtime.metrics)
         self._offices: dict[Job, Office] = {}
         self._chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._closing: dict[Job, asyncio.Event] = {}
+        self._listed: dict[Job, StoreId] = {}
+        """In which life of the data set each job was last seen in `ckpt:jobs`."""
         self._odd: set[str] = set()
         self._check_at = float("-inf")
         self._faults: dict[str, str] = {}
@@ -101,19 +104,24 @@ class Coordinator:
         async with asyncio.TaskGroup() as tasks:
             while not self._runtime.stopping.is_set():
                 for job in await self._unless_stopped(self._new_jobs()) or []:
-                    office = self._offices[job] = open_office(job)
-                    tasks.create_task(office.run(self._runtime.stopping), name=f"job {job}")
+                    office, closing = open_office(job), asyncio.Event()
+                    self._offices[job] = office
+                    self._closing[job] = closing
+                    tasks.create_task(office.run(closing), name=f"job {job}")
                     self._runtime.log.info("job_found", job=job)
                 await self._unless_stopped(self._store.job_added(POLL))
+            for closing in self._closing.values():
+                closing.set()
 
     async def _new_jobs(self) -> list[Job]:
         try:
             await self._check_server()
-            jobs = await self._store.jobs()
+            store, jobs = await self._store.store_id(), await self._store.jobs()
         except (UnreachableError, ProtocolError) as error:
             self._runtime.set_ready(str(error))
             return []
         self._runtime.set_ready(None)
+        self._close_forgotten(jobs, store)
         fresh: list[Job] = []
         for job in sorted(jobs - self._offices.keys()):
             fault = job_fault(job) or ""
@@ -125,6 +133,17 @@ class Coordinator:
                 self._odd.add(job)
                 self._runtime.log.warning("job_refused", job=job[:200], reason=f"a job name in ckpt:jobs {fault}")
         return fresh
+
+    def _close_forgotten(self, jobs: Collection[Job], store: StoreId) -> None:
+        """Leave jobs that were forgotten; a Redis that lost its data forgets too, and is told everything again."""
+        for job, office in list(self._offices.items()):
+            gone = job not in jobs and self._listed.get(job) == store and not office.machine.active
+            if gone or office.machine.over:
+                self._closing.pop(job).set()
+                del self._offices[job]
+                self._listed.pop(job, None)
+                self._runtime.log.info("job_left", job=job)
+        self._listed.update({job: store for job in jobs if job in self._offices})
 
     async def _check_server(self) -> None:
         """Look now and then whether the server is fit; each kind of fault is told when it comes."""
@@ -153,10 +172,13 @@ class Coordinator:
     async def _take(self, received: Received) -> None:
         envelope = received.envelope
         office = self._offices.get(envelope.job)
-        if office is None or not isinstance(envelope.message, NodeReport):
-            self._gauges.reports.labels("foreign").inc()
-            return
-        office.hear(envelope.sender, envelope.message)
+        match envelope.message:
+            case NodeReport() as report if office is not None:
+                office.hear(envelope.sender, report)
+            case Wish() as wish if office is not None and envelope.sender.service is Service.OPERATOR:
+                office.wish(wish)
+            case _:
+                self._gauges.reports.labels("foreign").inc()
 
     def _reachable(self, endpoint: str) -> str:
         """Put the address that others use in the place of the one that was bound."""

@@ -40,6 +40,11 @@ class Tenure:
         self._next = float("-inf")
         self._stopped = False
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the lease was given back for good."""
+        return self._stopped
+
     def may_act(self, now: float) -> bool:
         """Tell whether the lease is ours beyond doubt."""
         return self.lease is not None and now - self._began < self._times.lease_ttl - self._times.lease_margin

@@ -116,7 +116,8 @@ def trace(desk: Desk) -> Save | None:
         found.add(desk.state.keep.upto)
     if desk.state.last_backup is not None:
         found.add(desk.state.last_backup.save)
-    return max(found, default=None)
+    forgotten = desk.state.forgotten
+    return max((save for save in found if forgotten is None or save > forgotten.upto), default=None)
 
 
 def trace_shape(desk: Desk, save: Save | None) -> Shape | None:

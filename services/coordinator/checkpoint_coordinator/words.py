@@ -7,7 +7,7 @@ import msgspec
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Beacon, NodeReport, Party
+from checkpoint_replicator.messages import Beacon, NodeReport, Party, Wish
 from checkpoint_replicator.records import Help, HostRecord, Lease
 from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, Snapshot
 
@@ -16,6 +16,7 @@ __all__ = [
     "Effect",
     "Event",
     "HostsRead",
+    "JobRemoved",
     "LeaseAnswered",
     "LeaseRenewed",
     "Note",
@@ -23,11 +24,13 @@ __all__ = [
     "ReadHosts",
     "ReadSnapshot",
     "ReleaseLease",
+    "RemoveJob",
     "RenewLease",
     "ReportReceived",
     "SnapshotRead",
     "StopRequested",
     "StoreFailed",
+    "WishReceived",
     "Write",
     "Written",
 ]
@@ -38,6 +41,12 @@ class ReportReceived(msgspec.Struct, frozen=True):
 
     sender: Party
     report: NodeReport
+
+
+class WishReceived(msgspec.Struct, frozen=True):
+    """People ordered something."""
+
+    wish: Wish
 
 
 class LeaseAnswered(msgspec.Struct, frozen=True):
@@ -80,11 +89,15 @@ class Written(msgspec.Struct, frozen=True):
 class StoreFailed(msgspec.Struct, frozen=True):
     """Redis did not answer; whether it did what was asked is not known.
 
-    `request` is acquire, renew, snapshot, hosts or write.
+    `request` is acquire, renew, snapshot, hosts, write or remove.
     """
 
     request: str
     reason: str
+
+
+class JobRemoved(msgspec.Struct, frozen=True):
+    """The job is not in `ckpt:jobs` any more."""
 
 
 class StopRequested(msgspec.Struct, frozen=True):
@@ -93,12 +106,14 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 Event = (
     ReportReceived
+    | WishReceived
     | LeaseAnswered
     | LeaseRenewed
     | SnapshotRead
     | HostsRead
     | Written
     | StoreFailed
+    | JobRemoved
     | StopRequested
     | Ticked
 )
@@ -152,6 +167,10 @@ class Write(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(map(_kind, self.changes)))
 
 
+class RemoveJob(msgspec.Struct, frozen=True):
+    """Take the job out of `ckpt:jobs`; answer JobRemoved or StoreFailed(remove)."""
+
+
 class Publish(msgspec.Struct, frozen=True):
     """Send the beacon to all nodes of the job."""
 
@@ -173,4 +192,4 @@ def _kind(change: Change) -> str:
     return f"{key}={state}" if state else f"-{key}" if isinstance(change, Delete) else key
 
 
-Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | Publish | Note
+Effect = AcquireLease | RenewLease | ReleaseLease | ReadSnapshot | ReadHosts | Write | RemoveJob | Publish | Note

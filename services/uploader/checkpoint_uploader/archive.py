@@ -7,6 +7,8 @@ one that finds its own content is done, so every order may be repeated, by any u
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from checkpoint_replicator.backup import (
     ABANDONED,
     MANIFEST_NAME,
@@ -28,7 +30,7 @@ from checkpoint_replicator.records import BackupOrder
 from checkpoint_replicator.save import Tag, shards_of
 from checkpoint_uploader.each import each
 from checkpoint_uploader.folder import BackupFolder
-from checkpoint_uploader.listing import list_backups
+from checkpoint_uploader.listing import forced_restore, list_backups, remove_forced
 from checkpoint_uploader.progress import Progress
 from checkpoint_uploader.sending import Shards, send_shard
 from checkpoint_uploader.sweep import abandon, prune
@@ -56,7 +58,12 @@ class Archive:
             FileNotFoundError: a shard or object is not there.
         """
         if order.kind == "list":
-            return self._done(order, entries=list_backups(self.store, job, progress))
+            forced = forced_restore(self.store, job, progress)
+            done = self._done(order, entries=list_backups(self.store, job, progress))
+            return msgspec.structs.replace(done, forced=forced)
+        if order.kind == "unforce":
+            remove_forced(self.store, job, order.document, progress)
+            return self._done(order)
         folder = BackupFolder(self.store, job, order.name, progress)
         match order.kind:
             case "reserve":
@@ -76,7 +83,8 @@ class Archive:
                 prune(folder, self._threads)
                 return self._done(order)
         raise ProtocolError(
-            f"order of kind {quote(order.kind, 40)!r}, expected list, reserve, upload, seal, manifest, abandon or prune"
+            f"order of kind {quote(order.kind, 40)!r}, "
+            "expected list, reserve, upload, seal, manifest, abandon, prune or unforce"
         )
 
     def _upload(self, folder: BackupFolder, order: BackupOrder) -> BackupResult:

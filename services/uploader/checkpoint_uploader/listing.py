@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from checkpoint_replicator.backup import ABANDONED, MANIFEST_NAME, documents_to_read, is_backup_name, judge
+from checkpoint_replicator.backup import (
+    ABANDONED,
+    FORCED_NAME,
+    MANIFEST_NAME,
+    documents_to_read,
+    is_backup_name,
+    judge,
+)
 from checkpoint_replicator.blobs import Blob, BlobStore
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Job, job_fault
@@ -12,13 +19,16 @@ from checkpoint_replicator.messages import BackupEntry
 from checkpoint_uploader.folder import BackupFolder, read_text
 from checkpoint_uploader.progress import Progress
 
-__all__ = ["MOST_ENTRIES", "MOST_TAGS", "list_backups"]
+__all__ = ["MOST_ENTRIES", "MOST_TAGS", "forced_restore", "list_backups", "remove_forced"]
 
 MOST_ENTRIES: Final = 4096
 """Backups in one answer, the newest."""
 
 MOST_TAGS: Final = 20_000
 """Shards in one answer, which is repeated in every report of the node; older backups come without theirs."""
+
+MOST_FORCED: Final = 4096
+"""Bytes of `restore.version` that are read; a backup's name has 16."""
 
 
 def list_backups(store: BlobStore, job: Job, progress: Progress, most_tags: int = MOST_TAGS) -> tuple[BackupEntry, ...]:
@@ -41,6 +51,35 @@ def list_backups(store: BlobStore, job: Job, progress: Progress, most_tags: int 
         room -= len(entry.tags)
         entries.append(entry)
     return tuple(entries)
+
+
+def forced_restore(store: BlobStore, job: Job, progress: Progress) -> str:
+    """Return what stands in `restore.version`, empty where there is none.
+
+    Raises:
+        UnreachableError: the store did not answer.
+    """
+    blob = _forced(store, job, progress)
+    if blob is None:
+        return ""
+    try:
+        return store.read(blob.name, 0, min(blob.size, MOST_FORCED)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""  # removed meanwhile
+
+
+def remove_forced(store: BlobStore, job: Job, document: str, progress: Progress) -> None:
+    """Remove `restore.version` where it still says this: what people wrote since stays."""
+    blob = _forced(store, job, progress)
+    if blob is not None and forced_restore(store, job, progress).strip() == document.strip():
+        store.delete(blob.name)
+
+
+def _forced(store: BlobStore, job: Job, progress: Progress) -> Blob | None:
+    if fault := job_fault(job):
+        raise ProtocolError(f"job {fault}")
+    progress.moved()
+    return store.stat(f"{job}/{FORCED_NAME}")
 
 
 def _groups(store: BlobStore, job: Job, progress: Progress) -> Iterator[tuple[str, dict[str, Blob]]]:

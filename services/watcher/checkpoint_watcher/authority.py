@@ -66,6 +66,22 @@ class Authority:
         return None if self.view is None else self._permitted(self.view)
 
     @property
+    def forgets(self) -> bool:
+        """Whether the present coordinator's own word is to remove all that this host has of the job."""
+        return self.view is not None and _forgets(self.view)
+
+    @property
+    def left(self) -> bool:
+        """Whether nobody decides for the job, and this host has obeyed nobody that it must remember."""
+        leaderless = self._read is not None and self._read.lease is None
+        return leaderless and self.fence == FenceRecord() and self._pending is None
+
+    def forgotten(self) -> None:
+        """This host has nothing of the job any more, and no fence either."""
+        self.fence = FenceRecord()
+        self._wanted = self._pending = None
+
+    @property
     def heard(self) -> bool:
         """Whether Redis answered in this life of the process."""
         return self._read is not None
@@ -212,6 +228,9 @@ class Authority:
         return ""
 
     def _take(self, view: NodeView) -> bool:
+        if _forgets(view):  # the fence goes with all else: nothing is written that would have to be removed again
+            self.view, self._pending = view, None
+            return True
         fence = self._wanted or self.fence
         keep = self._permitted(view)
         stamps = [fence.stamp, *(part.stamp for part in (view.epoch, view.restore, view.plan, view.orders) if part)]
@@ -239,3 +258,8 @@ class Authority:
         if keep is None or lease is None or keep.stamp.token != lease.token or keep.stamp < self.fence.keep:
             return None
         return keep
+
+
+def _forgets(view: NodeView) -> bool:
+    orders, lease = view.orders, view.lease
+    return orders is not None and lease is not None and orders.forget and orders.stamp.token == lease.token

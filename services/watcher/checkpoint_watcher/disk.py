@@ -40,6 +40,7 @@ from checkpoint_watcher.effects import (
     DropForeign,
     DropSaves,
     Effect,
+    ForgetJob,
     HashClaim,
     MarkCommitted,
     NameShard,
@@ -64,6 +65,7 @@ from checkpoint_watcher.events import (
     ForeignDropped,
     HashFailed,
     InventoryTaken,
+    JobForgotten,
     MarkersFailed,
     MarkersPublished,
     NamingFailed,
@@ -187,6 +189,8 @@ class Disk:
                 return SavesDropped(*self._drop(tags))
             case DropForeign(tags):
                 return ForeignDropped(*self._drop(tags))
+            case ForgetJob():
+                return self._forget_job(effect)
             case Quarantine(address):
                 return self._quarantine(address)
             case CleanUp():
@@ -376,6 +380,27 @@ class Disk:
         except BusyError as error:
             return ShardQuarantined(address, str(error))
         return ShardQuarantined(address)
+
+    def _forget_job(self, effect: ForgetJob) -> Event:
+        """The fence goes last: until then a crash leaves a host that must be told again."""
+        job, busy = effect.job, ""
+        for sidecar in self.ramdisk.sidecars():
+            if sidecar.tag.job == job:
+                try:
+                    self.ramdisk.drop(sidecar.tag)
+                except BusyError as error:
+                    busy = str(error)
+        for place in self.ramdisk.claims():
+            if place.name.job == job:
+                self.ramdisk.discard(place)
+                place.path.with_name(f"{place.path.name}.json").unlink(missing_ok=True)
+        if not busy:
+            if effect.session:
+                self._clean_up()
+                self._session.remove()
+            self.ramdisk.forget_fence(job)
+        held, fallen = self._inventory()
+        return JobForgotten(job, held, busy, fallen)
 
     # ---- the contract
 

@@ -27,7 +27,9 @@ __all__ = [
     "DropSaves",
     "Effect",
     "Follow",
+    "ForgetJob",
     "HashClaim",
+    "Leave",
     "MarkCommitted",
     "NameShard",
     "PublishMarkers",
@@ -102,6 +104,20 @@ class DropForeign(msgspec.Struct, frozen=True):
     """Remove these shards of other jobs, for room. Answer: ForeignDropped."""
 
     tags: tuple[Tag, ...]
+
+
+class ForgetJob(msgspec.Struct, frozen=True):
+    """Remove all that the host has of a job, as people ordered: shards, claims, and last what fences it.
+
+    Answer: JobForgotten.
+
+    Attributes:
+        job: which.
+        session: the session is of this job: it goes too, with the contract's leftovers and hand-outs.
+    """
+
+    job: Job
+    session: bool
 
 
 class VerifyShard(msgspec.Struct, frozen=True):
@@ -202,6 +218,12 @@ class Follow(msgspec.Struct, frozen=True):
     lease: Lease
 
 
+class Leave(msgspec.Struct, frozen=True):
+    """Speak to and hear nobody any more for this job, of which the host has nothing. No answer."""
+
+    job: Job
+
+
 class CallHelp(msgspec.Struct, frozen=True):
     """Say in Redis, for so many seconds, that the job's coordinator cannot be reached from here. No answer."""
 
@@ -245,6 +267,7 @@ Effect = (
     | TakeInventory
     | MarkCommitted
     | DropSaves
+    | ForgetJob
     | DropForeign
     | VerifyShard
     | Quarantine
@@ -261,6 +284,7 @@ Effect = (
     | ReadView
     | Register
     | Follow
+    | Leave
     | CallHelp
     | SendReport
     | SendTransfer

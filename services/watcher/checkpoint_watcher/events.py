@@ -21,6 +21,7 @@ __all__ = [
     "ForeignDropped",
     "HashFailed",
     "InventoryTaken",
+    "JobForgotten",
     "MarkersFailed",
     "MarkersPublished",
     "NamingFailed",
@@ -74,6 +75,22 @@ class InventoryTaken(msgspec.Struct, frozen=True):
     """All shards that stand on this host, of all jobs; and those that have a name and do not stand any more."""
 
     held: tuple[Held, ...]
+    fallen: tuple[Tag, ...] = ()
+
+
+class JobForgotten(msgspec.Struct, frozen=True):
+    """What is left on this host, of all jobs, after it was to forget one.
+
+    Attributes:
+        job: which.
+        held: as in InventoryTaken.
+        reason: why something of the job is still there; empty: nothing is, and no fence either.
+        fallen: as in InventoryTaken.
+    """
+
+    job: Job
+    held: tuple[Held, ...]
+    reason: str = ""
     fallen: tuple[Tag, ...] = ()
 
 
@@ -260,6 +277,7 @@ Event = (
     | Started
     | Scanned
     | InventoryTaken
+    | JobForgotten
     | SaveClaimed
     | SaveGone
     | ClaimHashed

@@ -13,8 +13,11 @@ def droppable(held: Iterable[Held], keep: KeepList, busy: Collection[Save]) -> t
     """Return the shards of one job that go.
 
     Saves up to `upto` go unless they are kept, newer ones only when they are named as given up. The newest committed
-    save stays whatever the list says, and so does what a restore or a backup in hand needs (`busy`).
+    save stays whatever the list says, and so does what a restore or a backup in hand needs (`busy`). Under a hold all
+    stays.
     """
+    if keep.hold:
+        return ()
     stay = {*keep.keep, *busy} | ({keep.upto} if keep.upto is not None else set())
     drop = set(keep.drop)
 

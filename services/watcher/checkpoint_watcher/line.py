@@ -67,6 +67,14 @@ class Lines:
         deafen = await self._bus.subscribe(lease.beacons, f"{job}\0".encode(), self._receiver)
         self._lines[job] = Line(lease, sender, deafen)
 
+    def leave(self, job: Job) -> None:
+        """Speak to and hear nobody any more for this job."""
+        self._last.pop(job, None)
+        old = self._lines.pop(job, None)
+        if old is not None:
+            old.sender.close()
+            old.deafen()
+
     def report(self, job: Job, report: NodeReport) -> None:
         """Send a report; without a coordinator it goes out as soon as there is one."""
         self._last[job] = report

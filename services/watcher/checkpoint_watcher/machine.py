@@ -13,14 +13,14 @@ ClaimSave, HashClaim                               SaveClaimed, ClaimHashed | Ha
 NameShard                                          ShardNamed | NamingFailed | SaveGone
 DropClaim, MarkCommitted                           -
 TakeInventory                                      InventoryTaken
-DropSaves, DropForeign                             SavesDropped, ForeignDropped
+DropSaves, DropForeign, ForgetJob                  SavesDropped, ForeignDropped, JobForgotten
 VerifyShard, Quarantine                            ShardVerified, ShardQuarantined
 AdoptStrays                                        StraysAdopted
 CleanUp, WriteSession, RemoveYaml                  CleanedUp, SessionWritten, YamlRemoved
 WriteFailed, PublishMarkers, WriteFence            FailedWritten, MarkersPublished, FenceWritten
 WritePrerestore, AppendErrors, PublishStatus       -
 ReadView, Register                                 ViewRead | ViewFailed, Registered
-CallHelp                                           -
+CallHelp, Leave                                    -
 Follow, SendReport, SendTransfer, SendUploader     - (BeaconHeard, TransferReported, UploaderReported come unasked)
 Announce                                           -
 
@@ -38,7 +38,7 @@ from checkpoint_replicator.messages import Copy, CopyState, Fault, Held
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.times import Times
 from checkpoint_watcher.authority import Authority
-from checkpoint_watcher.effects import AdoptStrays, AppendErrors, Effect, TakeInventory
+from checkpoint_watcher.effects import AdoptStrays, AppendErrors, Effect, ForgetJob, Leave, TakeInventory
 from checkpoint_watcher.events import (
     BeaconHeard,
     ClaimHashed,
@@ -49,6 +49,7 @@ from checkpoint_watcher.events import (
     ForeignDropped,
     HashFailed,
     InventoryTaken,
+    JobForgotten,
     MarkersFailed,
     MarkersPublished,
     NamingFailed,
@@ -112,6 +113,8 @@ class WatcherMachine:
         self._started = False
         self._register_at: float | None = None
         self._register_failures = 0
+        self._forgetting: dict[Job, float] = {}
+        """Jobs that are being removed, with the moment from which on it may be ordered again."""
         self._landed = 0
         self._adopting: SessionId | None = None
         self._stocktake_at: float | None = None
@@ -149,6 +152,7 @@ class WatcherMachine:
     def _next_deadline(self) -> float | None:
         moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
         moments += [self._register_at, self._stocktake_at]
+        moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
         moments += [authority.deadline() for authority in self.authorities.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -184,6 +188,8 @@ class WatcherMachine:
                 return self._scanned(event, now)
             case InventoryTaken():
                 self._stocktaken(event, now)
+            case JobForgotten():
+                self._forgotten(event, now)
             case SaveClaimed():
                 self.saves.claimed(event)
             case SaveGone():
@@ -411,15 +417,69 @@ class WatcherMachine:
         authority = self.authorities[job]
         if authority.view is None:
             return
+        if authority.forgets:
+            self._forget(job, now)
+            return
         if job == self.node.job and authority.view.epoch is not None:
             self.keeper.obey(authority.view.epoch, now)
         self._keep(job)
+
+    # ---- forgetting
+
+    def _mine(self, job: Job) -> bool:
+        """Whether the session, or the one whose saves stand in the directory, is of this job."""
+        record = self.node.session
+        lineage = record.lineage if record is not None else None
+        return job == self.node.job or (lineage is not None and lineage.spec.job == job)
+
+    def _forget(self, job: Job, now: float) -> None:
+        """Remove all of a job, unless a trainer waits for it; nothing may be on its way to a name meanwhile."""
+        record = self.node.session
+        waits = self.keeper.waiting and job == self.node.job
+        if waits or self.keeper.taking is not None or self.saves.on_the_way(job):
+            return
+        session = record is not None and self._mine(job)
+        has = session or self.node.of(job) or self.authorities[job].fence != FenceRecord()
+        if not has or now < self._forgetting.get(job, float("-inf")) or not self.keeper.safe:
+            return
+        self._forgetting[job] = float("inf")
+        self.node.announce("job_forgetting", job=job)
+        self.node.emit(ForgetJob(job, session))
+
+    def _forgotten(self, event: JobForgotten, now: float) -> None:
+        job = event.job
+        self.node.stocktake(event.held, event.fallen)
+        if event.reason:
+            self._forgetting[job] = now + self.node.times.scan
+            self.node.announce("job_not_forgotten", job=job, reason=event.reason)
+            return
+        self._forgetting.pop(job, None)
+        if self._mine(job) and not self.keeper.waiting:
+            self.keeper.forget()
+            self.restorer.reset()
+            self.node.faults.clear()
+        if job in self.authorities:
+            self.authorities[job].forgotten()
+        self.node.announce("job_forgotten", job=job)
+
+    def _leave(self) -> None:
+        """A job of which nothing is here and that nobody decides for is none of this host's any more."""
+        for job in [job for job, authority in self.authorities.items() if authority.left]:
+            if self._mine(job) or self.node.of(job) or self.saves.on_the_way(job) or self.keeper.taking is not None:
+                continue
+            del self.authorities[job]
+            self._forgetting.pop(job, None)
+            self.node.jobs.discard(job)
+            self.reporter.leave(job)
+            self.node.emit(Leave(job))
+            self._register()
 
     def _keep(self, job: Job) -> None:
         authority = self.authorities[job]
         keep = authority.keep
         if keep is None or authority.view is None:
             return
+        (self.node.frozen.add if keep.hold else self.node.frozen.discard)(job)
         busy = set(self.restorer.busy) if job == self.node.job else set()
         if authority.view.orders is not None:
             busy.update(tag.save for order in authority.view.orders.backup for tag in order.tags)
@@ -437,6 +497,9 @@ class WatcherMachine:
         if self.saves.advance(now):
             for known in self.authorities:
                 self._keep(known)
+        for forgotten in [job for job, authority in self.authorities.items() if authority.forgets]:
+            self._forget(forgotten, now)
+        self._leave()
         complete = self._complete()
         news = news or complete is not self.reporter.complete
         self.reporter.complete = complete

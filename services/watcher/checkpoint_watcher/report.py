@@ -127,6 +127,12 @@ class Reporter:
         for sent in self._sent.values():
             sent.changed = True
 
+    def leave(self, job: Job) -> None:
+        """Nothing is told of this job any more."""
+        self.uploader_said.pop(job, None)
+        for kind in ("report", "uploader"):
+            self._sent.pop((kind, job), None)
+
     def hear_transfer(self, incarnation: Incarnation, report: TransferReport, now: float) -> bool:
         """The node's transfer spoke; False: it said the same before."""
         news = report != self.transfer_said or not self._alive(self.transfer, now)
@@ -321,6 +327,8 @@ class Reporter:
         reasons = [fault.reason for fault in node.faults.values()]
         if authority is not None and authority.failure:
             reasons.append(authority.failure)
+        if view is not None and view.keep is not None and view.keep.hold:
+            reasons.append("people look: nothing is deleted, pruned or backed up")
         if view is not None and view.epoch is not None and view.epoch.reason:
             reasons.append(view.epoch.reason)
         if authority is not None and authority.cut_off:

@@ -78,7 +78,7 @@ class Restorer:
             case Outcome.NONE:
                 self._announce_step(None, None)
                 if epoch.released and self.keeper.waiting and self.keeper.safe:
-                    self.keeper.run(epoch.number, _empty_markers(record.spec))
+                    self._run(epoch, decision, _empty_markers(record.spec))
             case Outcome.RESTORE:
                 self._restore(record.spec, epoch, decision)
 
@@ -269,7 +269,12 @@ class Restorer:
         markers = _markers(spec, self._shards)
         whole = all(self._whole(shard) for shard in self._shards)
         if epoch.released and whole and len(markers) == spec.shape.workers and self.keeper.waiting:
-            self.keeper.run(epoch.number, markers)
+            self._run(epoch, decision, markers)
+
+    def _run(self, epoch: EpochRecord, decision: RestoreRecord, markers: tuple[Marker, ...]) -> None:
+        self.keeper.run(epoch.number, markers)
+        if decision.warning:
+            self.node.complain(decision.warning)
 
     def _announce_step(self, step: int | None, backup: str | None) -> None:
         if self._said != (step, backup):

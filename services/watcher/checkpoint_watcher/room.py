@@ -175,7 +175,9 @@ class RoomKeeper:
         if self.node.job is None:
             return []
         mine = {tag.address for tag in self.node.held if tag.job == self.node.job}
-        return [tag for tag in self.node.held if tag.job != self.node.job and tag.address not in mine]
+        others = [tag for tag in self.node.held if tag.job != self.node.job and tag.job not in self.node.frozen]
+        held = mine | {tag.address for tag in self.node.held if tag.job in self.node.frozen}
+        return [tag for tag in others if tag.address not in held]
 
 
 def copies_of(spec: SessionSpec) -> int:

@@ -41,7 +41,9 @@ from checkpoint_watcher.effects import (
     DropSaves,
     Effect,
     Follow,
+    ForgetJob,
     HashClaim,
+    Leave,
     NameShard,
     PublishStatus,
     Quarantine,
@@ -83,7 +85,7 @@ STRANGE_EVERY: Final = 1.0
 """Seconds between two log lines about messages that are not taken; each is counted."""
 LOCK_PAUSE: Final = 0.5
 DISK_PAUSE: Final = 0.5
-DISCARDING: Final = (CleanUp, DropClaim, DropForeign, DropSaves, NameShard, Quarantine, TakeInventory)
+DISCARDING: Final = (CleanUp, DropClaim, DropForeign, DropSaves, ForgetJob, NameShard, Quarantine, TakeInventory)
 """Effects after which the trash is emptied; before an inventory the transfer may have put something there."""
 SCAN_GAP: Final = 0.01
 """Shortest time between two scans; a long scan makes it longer."""
@@ -291,6 +293,9 @@ class Watcher:
             case Follow(job, lease):
                 await self.lines.follow(job, lease)
                 self.runtime.log.info("coordinator_followed", job=job, peer=lease.host, token=lease.token)
+            case Leave(job):
+                self.lines.leave(job)
+                self.runtime.log.info("job_left", job=job)
             case CallHelp():
                 self._spawn(self._call_help(effect), "help")
             case SendReport(job, report):

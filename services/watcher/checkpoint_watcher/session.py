@@ -97,6 +97,12 @@ class SessionKeeper:
             record = msgspec.structs.replace(record, seen_at=min(record.seen_at, now), consumed_at=consumed)
         self.node.session = record
 
+    def forget(self) -> None:
+        """The session went with its job."""
+        self.node.session = None
+        self.node.yaml_gone = False
+        self._removing = self._telling = self._publishing = False
+
     # ---- the yaml
 
     def look(self, snapshot: Snapshot, now: float) -> None:

@@ -10,7 +10,7 @@ from checkpoint_replicator.errors import ReplicatorError
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Final = ("demo", "redis", "status", "up")
+COMMANDS: Final = ("demo", "explain", "forget", "hold", "redis", "restore", "status", "up")
 
 
 class Commands(click.Group):

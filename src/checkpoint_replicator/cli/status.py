@@ -67,6 +67,10 @@ def _job_text(job: JobStatus) -> str:
         "backup": _backup_text(job.backup),
         "laggards": ", ".join(job.laggards) or "none",
     }
+    if job.ordered:
+        facts["ordered"] = f"{job.ordered}, at the next start"
+    if job.hold is not None:
+        facts["hold"] = "nothing is deleted or backed up" + (f" ({job.hold})" if job.hold else "")
     lines += [f"  {name:<12}{text}" for name, text in facts.items()]
     fits = [f"{node.host} fits {node.generations}" for node in job.nodes if node.generations is not None]
     if fits:

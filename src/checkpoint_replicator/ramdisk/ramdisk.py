@@ -117,6 +117,18 @@ class Ramdisk:
             self._fenced, self._spoilt = new, False
         return new.of(job)
 
+    def forget_fence(self, job: Job) -> None:
+        """Remove a job's entry from `fence.json`: people ordered that this node forgets the job.
+
+        Raises:
+            NoRoomError: the ramdisk is full.
+        """
+        old, _ = self.read_fences()
+        if old is not None and (job in old.jobs or self._spoilt):
+            new = FenceRecord(jobs={name: fence for name, fence in old.jobs.items() if name != job})
+            self.fences.write(new)
+            self._fenced, self._spoilt = new, False
+
     def read_fences(self) -> tuple[FenceRecord | None, str]:
         """Return what `fence.json` holds, and why it is unreadable: then what this process read or wrote before."""
         found, fault = self.fences.salvage()

@@ -86,6 +86,10 @@ class ManifestStore(Protocol):
         """Add to `ckpt:jobs` and wake the coordinators; idempotent."""
         ...
 
+    async def remove_job(self, job: Job) -> None:
+        """Take out of `ckpt:jobs` a job that was forgotten; idempotent."""
+        ...
+
     async def register(self, record: HostRecord) -> None:
         """Write `ckpt:host:<host>`; idempotent."""
         ...

@@ -4,7 +4,7 @@ from typing import Final
 
 from checkpoint_replicator.ids import Host, Job
 
-__all__ = ["BY_HAND", "EVENTS_LIMIT", "HOSTS", "JOBS", "STORE", "host_key", "job_key"]
+__all__ = ["EVENTS_LIMIT", "HOSTS", "JOBS", "STORE", "host_key", "job_key"]
 
 JOBS: Final = "ckpt:jobs"
 """Set of job names; the pub/sub channel of the same name tells that one was added."""
@@ -12,8 +12,6 @@ STORE: Final = "ckpt:store"
 """The random id of this life of the data set."""
 HOSTS: Final = "ckpt:hosts"
 """Set of host names: which `ckpt:host:<host>` to look at."""
-BY_HAND: Final = ("forced",)
-"""Hashes of a job that people may write, and that `…:keys` therefore does not list."""
 EVENTS_LIMIT: Final = 1000
 """About so many entries stay in `…:events`."""
 

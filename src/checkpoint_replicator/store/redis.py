@@ -31,7 +31,7 @@ from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.store import Change, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
-from checkpoint_replicator.store.keys import BY_HAND, EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
+from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.pieces import Piece, calls
 from checkpoint_replicator.store.server import server_problems
 from checkpoint_replicator.store.view import RawView, parse_view
@@ -166,6 +166,10 @@ class RedisManifestStore:
             await asyncio.sleep(max(0.0, end - loop.time()))
         return False
 
+    async def remove_job(self, job: Job) -> None:
+        """Take out of `ckpt:jobs` a job that was forgotten."""
+        await self._send(("SREM", JOBS, job))
+
     async def register(self, record: HostRecord) -> None:
         """Write `ckpt:host:<host>`; idempotent."""
         fields = chain.from_iterable(to_fields(record).items())
@@ -277,7 +281,7 @@ class RedisManifestStore:
         fences = await self._hashes([(fence_key, "HGETALL")])
         index = (await self._hashes([(index_key, "HGETALL")], spoilt)).get(index_key, {})
         fence = from_fields(Stamp, fences[fence_key], fence_key) if fences[fence_key] else ZERO
-        return fence, tuple(sorted((dict.fromkeys(BY_HAND, "hash") | index).items()))
+        return fence, tuple(sorted(index.items()))
 
     @_understood
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:

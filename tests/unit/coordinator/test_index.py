@@ -3,8 +3,7 @@ from hypothesis import strategies as st
 
 from checkpoint_coordinator.archive import BackupRecord, LastBackup, Phase
 from checkpoint_coordinator.commit import SaveState
-from checkpoint_coordinator.index import SaveRecord, State, changes, hashes, merged, recall, recall_forced, score
-from checkpoint_coordinator.restore import Forced
+from checkpoint_coordinator.index import SaveRecord, State, changes, hashes, merged, recall, score
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Rank, SessionId, Step, Worker
 from checkpoint_replicator.records import (
@@ -21,7 +20,16 @@ from checkpoint_replicator.records import (
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import Delete, SetHash, SetScores
-from checkpoint_replicator.store.fields import to_fields
+from checkpoint_replicator.wishes import (
+    BY_FILE,
+    Branch,
+    Forced,
+    Forgetting,
+    Forgotten,
+    Hold,
+    WishAnswer,
+    WishState,
+)
 
 STAMP = Stamp(1, Epoch(2), 3)
 SHAPE = Shape(2, 1, 1, "pytorch")
@@ -94,9 +102,19 @@ def test_the_seats_and_the_superseded_are_remembered() -> None:
     assert found.superseded == [(3, "old"), (3, "older")]
 
 
-def test_a_forced_restore_is_read() -> None:
-    assert recall_forced({"forced": to_fields(Forced(save=ONE))}, []) == Forced(save=ONE)
-    assert recall_forced({}, []) is None
+def test_what_people_ordered_is_written_and_read_back() -> None:
+    state = State(
+        forced=Forced(save=ONE),
+        hold=Hold(reason="looking", since=5.0),
+        branch=Branch(epoch=Epoch(3), save=ONE, by=BY_FILE),
+        forgetting=Forgetting(wish="w"),
+        forgotten=Forgotten(upto=ONE),
+        wishes={"w": WishAnswer(kind="hold", state=WishState.DONE, at=5.0)},
+    )
+    found = recall(hashes(state))
+    for name in ("forced", "hold", "branch", "forgetting", "forgotten", "wishes"):
+        assert getattr(found, name) == getattr(state, name)
+    assert hashes(State()) == hashes(recall({}))
 
 
 def test_the_change_that_makes_others_valid_comes_last() -> None:

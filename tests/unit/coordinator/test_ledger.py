@@ -47,10 +47,21 @@ def test_a_write_whose_answer_was_lost_is_done_again() -> None:
 
 def test_keys_of_others_are_left_alone_and_ours_are_removed() -> None:
     ledger = Ledger()
-    ledger.reset({"forced": {"save": "1.1"}, "step:1.1": {"state": "saving"}}, stamp(1))
+    ledger.reset({"mood": {"is": "good"}, "step:1.1": {"state": "saving"}, "forced": {"save": "1.1"}}, stamp(1))
     write = ledger.write({}, [], LEASE, stamp(2), 0)
     assert write is not None
-    assert write.changes == (Delete("step:1.1"),)
+    assert write.changes == (Delete("forced"), Delete("step:1.1"))
+
+
+def test_a_job_that_is_forgotten_loses_every_key_and_its_events() -> None:
+    ledger = Ledger()
+    ledger.reset({"mood": {"is": "good"}, "step:1.1": {"state": "saving"}}, stamp(1))
+    write = ledger.clear(LEASE, stamp(2), 0)
+    assert write is not None
+    assert write.changes == (Delete("mood"), Delete("step:1.1"), Delete("events"))
+    assert ledger.clear(LEASE, stamp(3), 0) is None
+    ledger.took(stamp(2))
+    assert ledger.known == {}
 
 
 def test_the_decision_of_an_abandoned_epoch_goes_and_earlier_ones_stay_for_people() -> None:
@@ -83,7 +94,7 @@ def test_what_is_not_as_it_was_written_is_named_and_written_anew() -> None:
     ledger = Ledger()
     wanted = {"epoch": {"number": "1"}, "keep": {"upto": "1.1"}}
     ledger.reset(wanted, stamp(3))
-    assert ledger.compare({**wanted, "forced": {"save": "1.1"}}, stamp(3)) == ()
+    assert ledger.compare({**wanted, "mood": {"is": "good"}}, stamp(3)) == ()
     assert ledger.compare({"epoch": {"number": "7"}, "keep": {"upto": "1.1"}}, stamp(4)) == ()
     assert ledger.compare({"epoch": {"number": "7"}, "keep": {"upto": "1.1"}}, stamp(3)) == ("epoch",)
     write = ledger.write(wanted, [], LEASE, stamp(4), 0)

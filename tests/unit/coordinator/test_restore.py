@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_coordinator.inventory import Inventory, take_stock
-from checkpoint_coordinator.restore import Choice, Facts, Forced, candidate_ranks, choose, newest_epoch, plan, whole
+from checkpoint_coordinator.restore import Choice, Facts, candidate_ranks, choose, newest_epoch, plan, whole
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, SessionId, Step, Worker
 from checkpoint_replicator.messages import BackupEntry, Held
 from checkpoint_replicator.records import Member, Outcome, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag, shards_of
 from checkpoint_replicator.shape import Shape
+from checkpoint_replicator.wishes import Forced
 from support.fake_nodes import hash_of
 
 JOB = Job("run")

@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.ids import Job
 from checkpoint_replicator.messages import BackupEntry
+from checkpoint_replicator.records import BackupOrder
 from checkpoint_uploader.archive import Archive
-from checkpoint_uploader.listing import list_backups
+from checkpoint_uploader.listing import forced_restore, list_backups, remove_forced
 from checkpoint_uploader.progress import Progress
-from support.backup_scene import JOB, NAME, Scene
+from support.backup_scene import JOB, NAME, FolderShards, Scene
 from support.memory_blobs import MemoryBlobStore
 
 FILE = "a" * 64
@@ -108,3 +109,48 @@ def test_a_document_that_goes_while_it_is_read_does_not_end_the_listing() -> Non
     store.before = prune
     (entry,) = listed(store)
     assert (entry.whole, entry.reason) == (False, f"{JOB}-s5-n0-w0.meta went while it was read")
+
+
+# ---- restore.version
+
+
+def test_a_listing_tells_what_people_want_restored() -> None:
+    store = MemoryBlobStore()
+    archive = Archive(store, FolderShards())
+    order = BackupOrder(id="l", kind="list")
+    assert archive.perform(JOB, order, Progress()).forced == ""
+    store.objects[f"{JOB}/restore.version"] = f"{NAME}\n".encode()
+    assert archive.perform(JOB, order, Progress()).forced == f"{NAME}\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 10_000, b""])
+def test_whatever_stands_in_the_file_is_told_and_no_more_of_it_than_makes_sense(content: bytes) -> None:
+    store = MemoryBlobStore()
+    store.objects[f"{JOB}/restore.version"] = content
+    assert len(forced_restore(store, JOB, Progress())) == min(len(content), 4096)
+
+
+def test_a_store_that_does_not_answer_for_the_file_makes_no_listing() -> None:
+    def silent(method: str, name: str) -> None:
+        raise UnreachableError(f"{method} {name}: no answer")
+
+    store = MemoryBlobStore()
+    store.before = silent
+    with pytest.raises(UnreachableError):
+        Archive(store, FolderShards()).perform(JOB, BackupOrder(id="l", kind="list"), Progress())
+
+
+def test_the_file_is_removed_only_where_it_says_what_was_fulfilled() -> None:
+    store = MemoryBlobStore()
+    archive = Archive(store, FolderShards())
+    store.objects[f"{JOB}/restore.version"] = b"2026-01-02_03-05\n"
+    assert archive.perform(JOB, BackupOrder(id="u", kind="unforce", document=NAME), Progress()).done
+    assert f"{JOB}/restore.version" in store.objects
+    assert archive.perform(JOB, BackupOrder(id="u", kind="unforce", document="2026-01-02_03-05"), Progress()).done
+    assert store.objects == {}
+    assert archive.perform(JOB, BackupOrder(id="u", kind="unforce", document=NAME), Progress()).done
+
+
+def test_the_file_of_a_name_that_is_no_job_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        remove_forced(MemoryBlobStore(), Job("a/b"), NAME, Progress())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Address, Epoch, Rank, SessionId, Step, Worker
+from checkpoint_replicator.ids import Address, Epoch, Job, Rank, SessionId, Step, Worker
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import SessionSpec, SessionState
@@ -365,6 +365,40 @@ def test_a_shard_that_is_not_here_cannot_be_verified(disk: Disk) -> None:
     answer = disk.perform(do.VerifyShard(Address("a" * 64), Stamp(1, Epoch(1), 1)))
     assert isinstance(answer, did.ShardVerified)
     assert answer.reason
+
+
+def test_a_job_that_is_forgotten_leaves_nothing_and_others_stay(disk: Disk) -> None:
+    tag = named(disk)
+    other = root(disk) / "k-s3-n0-w0.save"
+    other.write_bytes(b"other")
+    foreign = Claim(Job("k"), save(3), SHAPE, ShardKey(Rank(0), Worker(0)))
+    disk.perform(do.ClaimSave(other.name, other.stat().st_ino, foreign))
+    disk.perform(do.WriteSession(RECORD))
+    disk.perform(do.PublishMarkers(SESSION, (Marker("j-s3-n0-w0.restore", tag.address),)))
+    disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1), committed=save(3))))
+    disk.perform(do.WriteFence(Job("k"), FenceRecord(stamp=Stamp(2, Epoch(1), 1))))
+    answer = disk.perform(do.ForgetJob(JOB, session=True))
+    assert answer == did.JobForgotten(JOB, ())
+    disk.sweep()
+    assert [path.name for path in root(disk).iterdir() if path.name != ".replicator"] == []
+    started = disk.start()
+    assert started.session is None
+    assert list(started.fences) == ["k"]
+    assert [one.job for one in started.claims] == ["k"]
+
+
+def test_a_job_that_is_being_read_keeps_its_session_and_its_fence(disk: Disk) -> None:
+    tag = named(disk)
+    disk.perform(do.WriteSession(RECORD))
+    disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1))))
+    with disk.ramdisk.open_shard(tag.address):
+        answer = disk.perform(do.ForgetJob(JOB, session=True))
+    assert isinstance(answer, did.JobForgotten)
+    assert answer.reason
+    assert [held.tag for held in answer.held] == [tag]
+    started = disk.start()
+    assert started.session == RECORD
+    assert list(started.fences) == [JOB]
 
 
 @pytest.mark.parametrize(

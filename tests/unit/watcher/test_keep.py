@@ -42,3 +42,8 @@ def test_what_is_in_use_stays() -> None:
 def test_saves_of_an_older_epoch_are_older() -> None:
     old = Held(tag=tag(100, epoch=0), own=True)
     assert droppable([old], KeepList(stamp=ZERO, upto=save(1)), ()) == (old.tag,)
+
+
+def test_under_a_hold_nothing_goes() -> None:
+    record = KeepList(stamp=ZERO, upto=save(3), keep=(save(3),), drop=(save(5),), hold=True)
+    assert droppable(HELD, record, ()) == ()

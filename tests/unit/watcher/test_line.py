@@ -86,3 +86,19 @@ async def test_a_new_coordinator_hears_the_last_report_at_once_and_the_old_no_mo
     ours.report(JOB, NodeReport(version=2))
     await eventually(lambda: new.versions == [1, 2])
     assert old.versions == [1]
+
+
+async def test_a_line_that_is_left_says_nothing_any_more(bus: MemoryBus) -> None:
+    clock = ManualClock()
+    coordinator = Coordinator()
+    endpoint = await bus.pull("tcp://127.0.0.1:0", coordinator.hear)
+    beacons = (await bus.publisher("tcp://127.0.0.1:0")).endpoint
+    line = lines(bus, clock)
+    await line.follow(JOB, msgspec.structs.replace(LEASE, reports=endpoint, beacons=beacons))
+    line.report(JOB, NodeReport(version=1))
+    await eventually(lambda: coordinator.versions == [1])
+    line.leave(JOB)
+    line.leave(JOB)
+    clock.advance(60)
+    line.beat()
+    assert coordinator.versions == [1]

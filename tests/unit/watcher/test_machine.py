@@ -1,12 +1,15 @@
 """The whole machine over crashes."""
 
-from checkpoint_replicator.ids import Incarnation
+import msgspec
+
+from checkpoint_replicator.fence import ZERO, Stamp
+from checkpoint_replicator.ids import Epoch, Incarnation, StoreId
 from checkpoint_replicator.messages import TransferReport, UploaderReport
-from checkpoint_replicator.records import Outcome
+from checkpoint_replicator.records import NodeView, Orders, Outcome
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
-from support.watcher_shell import ModelRamdisk, WatcherShell, yaml_text
-from support.watcher_story import JOB, SELF, run_fresh, tag
+from support.watcher_shell import LEASE, ModelRamdisk, WatcherShell, yaml_text
+from support.watcher_story import JOB, SELF, open_session, run_fresh, tag
 
 
 def test_law_3_a_crash_at_any_effect_loses_no_save_and_ends_in_markers_or_an_error() -> None:
@@ -84,3 +87,99 @@ def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherS
     for event in again:
         assert machine.handle(event, now) == []
         assert machine.next_deadline() == deadline
+
+
+# ---- forgetting
+
+
+FORGET = NodeView(
+    store=StoreId("s1"),
+    lease=LEASE,
+    fence=Stamp(1, Epoch(1), 9),
+    orders=Orders(stamp=Stamp(1, Epoch(1), 9), forget=True),
+)
+
+
+def forgotten(shell: WatcherShell) -> None:
+    """Let a running node with a save forget its job."""
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.wait(1)
+    assert shell.report.held
+    shell.read(FORGET)
+    shell.wait(1)
+
+
+def test_an_order_to_forget_removes_all_and_leaves_no_fence(shell: WatcherShell) -> None:
+    forgotten(shell)
+    disk = shell.disk
+    assert (disk.held, disk.session, disk.fences, disk.claims) == ({}, None, {}, {})
+    report = shell.report
+    assert (report.session, report.held, report.newest_committed, report.obeyed) == (None, (), None, ZERO)
+    assert len(shell.all(do.ForgetJob)) == 1
+
+
+def test_when_nobody_decides_for_a_forgotten_job_it_is_left_and_registered_no_more(shell: WatcherShell) -> None:
+    forgotten(shell)
+    shell.done.clear()
+    shell.read(NodeView(store=StoreId("s1")))
+    assert shell.all(do.Leave) == [do.Leave(JOB)]
+    assert shell.all(do.Register)[-1] == do.Register((), None)
+    shell.done.clear()
+    shell.wait(60)
+    assert not shell.all(do.SendReport)
+    assert not shell.all(do.ReadView)
+
+
+def test_a_node_that_knows_a_job_registers_it_while_nobody_decides(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.done.clear()
+    for _ in range(8):
+        shell.read(NodeView(store=StoreId("s1")))
+        shell.wait(1)
+    assert not shell.all(do.Leave)
+    assert shell.all(do.Register)[-1] == do.Register((JOB,), None)
+
+
+def test_an_order_to_forget_of_an_earlier_lease_is_not_obeyed(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.wait(1)
+    later = msgspec.structs.replace(LEASE, token=2)
+    shell.read(msgspec.structs.replace(FORGET, lease=later, fence=Stamp(2, Epoch(1), 9)))
+    shell.wait(1)
+    assert not shell.all(do.ForgetJob)
+    assert shell.report.held
+
+
+def test_a_trainer_that_waits_is_not_forgotten(shell: WatcherShell) -> None:
+    open_session(shell)
+    shell.read(FORGET)
+    shell.wait(1)
+    assert not shell.all(do.ForgetJob)
+    assert shell.disk.session is not None
+
+
+def test_what_could_not_be_removed_is_tried_again(shell: WatcherShell) -> None:
+    shell.hold = (do.ForgetJob,)
+    forgotten(shell)
+    held = tuple(shell.disk.held.values())
+    shell.feed(did.JobForgotten(JOB, held, "is being read"))
+    shell.held_back.clear()
+    shell.wait(3)
+    assert len(shell.held_back) == 1
+    shell.release()
+    assert shell.disk.held == {}
+
+
+def test_a_crash_amid_forgetting_goes_on_in_the_next_life(shell: WatcherShell) -> None:
+    shell.hold = (do.ForgetJob,)
+    forgotten(shell)
+    shell.disk.held.clear()
+    second = WatcherShell(shell.disk, incarnation="w2").start()
+    second.read(FORGET)
+    second.wait(1)
+    assert second.disk.session is None
+    assert second.disk.fences == {}

@@ -191,6 +191,16 @@ def test_a_corrupt_copy_is_not_forgotten_when_a_new_session_opens(shell: Watcher
     assert not shell.report.faults
 
 
+def test_what_people_should_know_of_a_decision_stands_in_the_errors_once(shell: WatcherShell) -> None:
+    open_session(shell)
+    view = shell.view_of(outcome=Outcome.NONE, released=True)
+    assert view.restore is not None
+    warned = msgspec.structs.replace(view.restore, warning="a fresh start was ordered")
+    shell.read(msgspec.structs.replace(view, restore=warned))
+    shell.wait(5)
+    assert shell.disk.files["replicator.errors"] == "a fresh start was ordered\n"
+
+
 def test_the_trainer_reads_once_which_witnesses_were_silent(shell: WatcherShell) -> None:
     shell.disk.hold(tag(3), "3/0/0")
     shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))

@@ -5,14 +5,15 @@ import json
 import msgspec
 import pytest
 
-from checkpoint_replicator.ids import Incarnation, Job
+from checkpoint_replicator.fence import Stamp
+from checkpoint_replicator.ids import Epoch, Incarnation, Job
 from checkpoint_replicator.messages import Room, TransferReport
-from checkpoint_replicator.records import Outcome
+from checkpoint_replicator.records import KeepList, NodeView, Outcome
 from checkpoint_replicator.save import Tag
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
-from support.watcher_shell import ModelRamdisk, WatcherShell
-from support.watcher_story import SELF, keep, open_session, run_fresh, tag
+from support.watcher_shell import LEASE, ModelRamdisk, WatcherShell
+from support.watcher_story import SELF, keep, open_session, run_fresh, save, tag
 
 OTHER = Job("other")
 
@@ -179,3 +180,17 @@ def test_a_keep_list_of_the_other_job_still_counts(disk: ModelRamdisk) -> None:
     shell.read(shell.view_of(keep=keep(2)), job="other")
     assert first not in disk.held
     assert second in disk.held
+
+
+def test_another_job_that_people_look_at_gives_no_room(disk: ModelRamdisk) -> None:
+    tags = with_other(disk, 1000)
+    shell = WatcherShell(disk).start()
+    run_fresh(shell)
+    keep = KeepList(stamp=Stamp(1, Epoch(1), 1), upto=save(9), hold=True)
+    shell.read(NodeView(lease=LEASE, fence=Stamp(1, Epoch(1), 1), keep=keep), "other")
+    disk.room = Room(size=2000, free=10)
+    shell.disk.save(1, "x" * 1000)
+    shell.scan()
+    shell.wait(3)
+    assert set(tags) <= disk.held.keys()
+    assert shell.machine.saves.room.yielding == 0

@@ -1,0 +1,37 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from checkpoint_replicator.cli import explain as module
+from checkpoint_replicator.cli import main
+from checkpoint_replicator.ids import Job
+from support.memory_store import MemoryManifestStore, StoreModel
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> StoreModel:
+    model = StoreModel(lambda: 0.0)
+    monkeypatch.setattr(module, "RedisManifestStore", lambda _: MemoryManifestStore(model))
+    return model
+
+
+def test_a_job_is_explained_in_lines_or_as_json(model: StoreModel) -> None:
+    model.add_job(Job("llama"))
+    done = CliRunner().invoke(main, ["explain", "--job", "llama"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1] == "no epoch was ever opened: no trainer came"
+    as_json = CliRunner().invoke(main, ["explain", "--job", "llama", "--json"])
+    assert json.loads(as_json.stdout) == done.stdout.splitlines()
+
+
+def test_a_save_is_explained(model: StoreModel) -> None:
+    model.add_job(Job("llama"))
+    done = CliRunner().invoke(main, ["explain", "--job", "llama", "--save", "1.5"])
+    assert "save 1.5 is not in the index" in done.stdout
+
+
+def test_an_unknown_job_is_an_error_that_names_the_known_ones(model: StoreModel) -> None:
+    model.add_job(Job("llama"))
+    done = CliRunner().invoke(main, ["explain", "--job", "lama"])
+    assert (done.exit_code, done.stderr) == (66, "checkpoint-replicator: no job lama; known: llama\n")
