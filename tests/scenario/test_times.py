@@ -177,7 +177,7 @@ def next_uploader(times: Times) -> float:
 
 
 def every(times: Times, kind: type[do.Effect], *, busy: bool = False) -> float:
-    """Return the time between two effects of a running watcher; `busy`: something changes all the time."""
+    """Return the longest time between two effects of a running watcher; `busy`: the usual one, under changes."""
     shell = WatcherShell(ModelRamdisk(), times=times).start()
     run_fresh(shell)
     shell.wait(15)
@@ -190,7 +190,8 @@ def every(times: Times, kind: type[do.Effect], *, busy: bool = False) -> float:
         if len(shell.all(kind)) > seen:
             seen = len(shell.all(kind))
             moments.append(shell.now)
-    return (moments[-1] - moments[0]) / (len(moments) - 1)
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    return sum(gaps) / len(gaps) if busy else max(gaps)
 
 
 def until(times: Times, true: Callable[[WatcherShell], object], **keys: Any) -> float:
@@ -280,6 +281,9 @@ MEASURES: Final[dict[str, tuple[float, float, Callable[[Times], float]]]] = {
 }
 """Row to two values and to how it is measured."""
 
+TOGETHER: Final = frozenset({"report", "orders"})
+"""What is to be said again soon is said together with what is due."""
+
 
 def test_every_row_is_measured_or_said_where_else_it_is() -> None:
     assert {*MEASURES} | {*ELSEWHERE} == set(Times.__struct_fields__)
@@ -292,4 +296,6 @@ def test_s72_each_row_takes_effect(row: str) -> None:
     for value in values:
         times = msgspec.structs.replace(Times(), **{row: value})
         found = measure(times)
-        assert found == pytest.approx(value, rel=0.12, abs=0.25), f"{row} = {value:g} s: measured {found:.2f} s"
+        least = 0.7 * value if row in TOGETHER else value
+        short, late = min(0.88 * least, least - 0.25), max(1.12 * value, value + 0.25)
+        assert short <= found <= late, f"{row} = {value:g} s: measured {found:.2f} s"
