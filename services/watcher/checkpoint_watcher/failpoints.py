@@ -9,7 +9,7 @@ __all__ = ["CHANGES", "POINTS"]
 CHANGES: Final[dict[str, int | None]] = {
     "Start": 5,
     "Sweep": 5,
-    "ClaimSave": 3,
+    "ClaimSave": 4,
     "HashClaim": 1,
     "NameShard": 9,
     "DropClaim": 2,
