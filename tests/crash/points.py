@@ -106,7 +106,6 @@ UNREACHED: Final = {
     "watcher DropForeign": "needs a full ramdisk",
     "watcher CallHelp": "needs a node that reaches Redis and not its coordinator",
     "transfer TrimPartials": SIMULATED,
-    "transfer CheckShard": "to be mended: a complaint dies with the transfer that heard it, and is not repeated",
     "watcher ClaimSave 4": "needs the first claim of an epoch",
     "transfer ForgetPeer": SIMULATED,
     "uploader Begin prune": "nobody orders it while retention is off",

@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from checkpoint_replicator.errors import CorruptError
-from checkpoint_replicator.ids import Job
+from checkpoint_replicator.ids import Address, Job
 from checkpoint_replicator.messages import Leaves, Message, Offer, Party, Service, TransferOrders
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
@@ -48,6 +48,13 @@ class Transferring(Process):
         )
         self._engine: Engine[do.TransferEvent, do.TransferEffect] = Engine(self, decides, self.perform)
         self._engine.sleep()
+        if found := self._found():
+            self.soon(0.0, lambda: self._engine.take(do.ShardsFound(found)))
+
+    def _found(self) -> tuple[Address, ...]:
+        disk = self.node.disk
+        held = (one for one in disk.sidecars.values() if one.committed or not one.own)
+        return tuple(sorted({one.tag.address for one in held} & disk.shards.keys()))
 
     def bury(self) -> None:
         self.node.disk.readers.clear()

@@ -108,6 +108,11 @@ class PaperNode:
         self.opened: list[do.OpenPartial] = []
         self._version = 0
 
+    def look(self) -> None:
+        """Find what stood here before this life, as a transfer does when it begins."""
+        self.take(do.ShardsFound(tuple(sorted(self.disk.shards))))
+        self.settle()
+
     def order(self) -> None:
         """Let the watcher say what it wants."""
         self._version += 1

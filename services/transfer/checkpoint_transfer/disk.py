@@ -22,7 +22,7 @@ from checkpoint_replicator.errors import (
     UnsupportedError,
 )
 from checkpoint_replicator.generations import RESERVE
-from checkpoint_replicator.hashing import verify_shard
+from checkpoint_replicator.hashing import Watch, verify_shard
 from checkpoint_replicator.ids import Address
 from checkpoint_replicator.messages import Run
 from checkpoint_replicator.ramdisk import Partial, Ramdisk, Shard, inodes_for
@@ -83,6 +83,7 @@ class Disk:
         self._ramdisk = ramdisk
         self._buffers = buffers
         self._check_threads = check_threads
+        self._ends = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[Address, _Lent] = {}
         self._partials: dict[Address, Partial] = {}
@@ -250,14 +251,25 @@ class Disk:
         except (OSError, ProtocolError) as error:
             raise CorruptError(f"{address:.13}: its tree cannot be read: {error}") from error
 
+    def found(self) -> tuple[Address, ...]:
+        """Return what stands here and is not offered for the first time: copies, and own shards of committed saves."""
+        sidecars = (sidecar for sidecar in self._ramdisk.sidecars() if sidecar.committed or not sidecar.own)
+        return tuple(sorted({sidecar.tag.address for sidecar in sidecars if self._ramdisk.standing(sidecar)}))
+
+    def end(self) -> None:
+        """Let checks end early: the next life begins them anew."""
+        self._ends.set()
+
     def check(self, address: Address) -> ShardChecked:
         """Hash a shard that stands here again."""
         try:
             with self._ramdisk.open_shard(address) as shard:
                 data = self._ramdisk.layout.data(address)
-                return ShardChecked(address, str(verify_shard(data, shard.tree, self._check_threads)))
+                return ShardChecked(
+                    address, str(verify_shard(data, shard.tree, self._check_threads, Watch(stop=self._ends)))
+                )
         except (FileNotFoundError, BusyError):
-            return ShardChecked(address, "")  # dropped meanwhile
+            return ShardChecked(address, "")  # dropped meanwhile, or this process ends
         except (CorruptError, ProtocolError, UnsupportedError) as error:
             return ShardChecked(address, str(error))
 

@@ -43,6 +43,7 @@ __all__ = [
     "ShardAbsent",
     "ShardChecked",
     "ShardOpened",
+    "ShardsFound",
     "StoreLeaves",
     "Tell",
     "TellUploader",
@@ -117,6 +118,15 @@ class ShardChecked(msgspec.Struct, frozen=True):
     fault: str
 
 
+class ShardsFound(msgspec.Struct, frozen=True):
+    """What stood here when this process began: copies, and own shards of committed saves.
+
+    Own shards of other saves are still to be offered, and a peer that finds one corrupt says so again.
+    """
+
+    addresses: tuple[Address, ...]
+
+
 class PeerLost(msgspec.Struct, frozen=True):
     """The connection to a peer ended."""
 
@@ -125,7 +135,15 @@ class PeerLost(msgspec.Struct, frozen=True):
 
 
 TransferEvent = (
-    MessageCame | FetchMoved | ShardOpened | ShardAbsent | LeavesUnsent | OfferUnsent | ShardChecked | PeerLost
+    MessageCame
+    | FetchMoved
+    | ShardOpened
+    | ShardAbsent
+    | LeavesUnsent
+    | OfferUnsent
+    | ShardChecked
+    | ShardsFound
+    | PeerLost
 )
 
 

@@ -30,6 +30,7 @@ from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
 from checkpoint_transfer import holder, offers, receiving
 from checkpoint_transfer.budget import Budget
+from checkpoint_transfer.doubts import Doubts
 from checkpoint_transfer.fetching import Fetching
 from checkpoint_transfer.leaves import CHUNK_BYTES, LeafSet, Sizes
 from checkpoint_transfer.patience import Patience
@@ -96,6 +97,7 @@ class TransferMachine:
         self._opening: set[Address] = set()
         self._faults: dict[Address, Fault] = {}
         self._checked: dict[Address, float] = {}
+        self._doubts = Doubts()
         self._room = RoomKeeper(limits.lack, limits.trim_gap)
         self._jobs: dict[Address, Job] = {}
         self._trees: dict[tuple[Address, Source], float] = {}
@@ -113,6 +115,10 @@ class TransferMachine:
         """Take one event."""
         effects = list(self._take(event, now))
         effects += self._poke(now)
+        if (
+            self._orders.version >= 0 and (doubted := self._doubts.next()) is not None
+        ):  # the watcher hears what is found
+            effects.append(do.CheckShard(doubted))
         if now >= self._report_at():
             self._reported = now
             self._changed = False
@@ -164,6 +170,8 @@ class TransferMachine:
                 yield from self._offer(self._offers.handle(offers.OfferUnsent(address, reason), now), now)
             case do.ShardChecked(address, fault):
                 yield from self._checked_shard(address, fault, now)
+            case do.ShardsFound(addresses):
+                self._doubts.found(addresses)
             case do.PeerLost(source, reason):
                 self._serving.lose(source)
                 for fetch in list(self._fetches.values()):
@@ -501,7 +509,8 @@ class TransferMachine:
         yield do.CheckShard(address)
 
     def _checked_shard(self, address: Address, fault: str, now: float) -> Iterator[do.TransferEffect]:
-        self._changed = True
+        self._doubts.checked(address)
+        self._changed |= bool(fault)
         tags = self._offers.tags_of(address)
         yield from self._offer(self._offers.handle(offers.ShardChecked(address, fault), now), now)
         if not fault:

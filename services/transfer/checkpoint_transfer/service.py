@@ -154,6 +154,7 @@ class TransferService:
 
     async def work(self) -> None:
         """Work until the process is asked to stop."""
+        self._inbox.put_nowait(do.ShardsFound(await asyncio.to_thread(self._disk.found)))
         watch = asyncio.create_task(self._watch_lines(), name="watch-lines")
         self._runtime.set_ready(None)
         try:
@@ -165,6 +166,7 @@ class TransferService:
         """Let threads end what they began; partials stay as they are."""
         for line, _ in self._lines.values():
             line.close()
+        self._disk.end()
         for pool in (self._stores, self._reads, self._names):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 

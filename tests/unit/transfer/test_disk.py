@@ -257,6 +257,29 @@ def test_a_check_tells_a_changed_shard_from_a_well_one_and_from_none(scene: Scen
     assert scene.disk.check(scene.address) == ShardChecked(scene.address, "")
 
 
+def test_what_stood_before_is_found_but_for_own_shards_that_are_still_to_be_offered(scene: Scene) -> None:
+    assert scene.disk.found() == ()
+    scene.fill()
+    scene.name()
+    assert scene.disk.found() == (scene.address,)
+    scene.ramdisk.add_tags([scene.tag], own=True)
+    assert scene.disk.found() == ()
+    scene.ramdisk.commit(scene.tag.job, [scene.tag.save])
+    assert scene.disk.found() == (scene.address,)
+    scene.disk.close(scene.address)
+    scene.ramdisk.drop(scene.tag)
+    assert scene.disk.found() == ()
+
+
+def test_a_check_ends_early_with_the_process_and_finds_nothing(scene: Scene) -> None:
+    scene.fill()
+    scene.name()
+    with scene.data.open("r+b") as file:
+        file.write(bytes((DATA[0] ^ 1,)))
+    scene.disk.end()
+    assert scene.disk.check(scene.address) == ShardChecked(scene.address, "")
+
+
 def test_the_tree_of_a_partial_and_of_a_shard_is_the_same_text(scene: Scene) -> None:
     with pytest.raises(CorruptError, match="its tree cannot be read"):
         scene.disk.tree(scene.address)

@@ -394,6 +394,39 @@ def test_a_second_complaint_within_a_minute_does_not_hash_the_shard_again() -> N
     assert do.CheckShard(address_of(1)) not in a.machine.handle(complaint, net.now + 59)
 
 
+def test_a_complaint_that_died_with_the_transfer_is_looked_into_by_its_next_life() -> None:
+    net = Net("a", "b")
+    a, b = net.nodes["a"], net.nodes["b"]
+    a.disk.put(tag_of(1, 4), 4)
+    a.disk.shards[address_of(1)][2] = BAD
+    complaint = do.MessageCame(b.me, JOB, Refused(address=address_of(1), kind="corrupt", reason="leaf 2"))
+    assert do.CheckShard(address_of(1)) in a.machine.handle(complaint, net.now)  # and it dies before it has looked
+    again = net.start("a")
+    again.look()
+    again.order()
+    net.wait(2)
+    assert again.report is not None
+    [fault] = again.report.corrupt
+    assert (fault.kind, fault.address, fault.reason) == ("corrupt", address_of(1), "1 leaves differ")
+
+
+def test_what_stood_before_is_hashed_one_after_another_as_soon_as_the_watcher_speaks() -> None:
+    net = Net("a")
+    a = net.nodes["a"]
+    for number in (1, 2):
+        a.disk.put(tag_of(number, 1), 1)
+
+    def checked(event: do.TransferEvent) -> list[do.TransferEffect]:
+        effects = a.machine.handle(event, net.now)
+        return [effect for effect in effects if isinstance(effect, do.CheckShard)]
+
+    assert checked(do.ShardsFound((address_of(1), address_of(2)))) == []
+    assert checked(do.MessageCame(a.watcher, JOB, TransferOrders(version=1))) == [do.CheckShard(address_of(1))]
+    assert checked(do.MessageCame(a.watcher, JOB, TransferOrders(version=2))) == []
+    assert checked(do.ShardChecked(address_of(1), "")) == [do.CheckShard(address_of(2))]
+    assert checked(do.ShardChecked(address_of(2), "")) == []
+
+
 def test_reports_come_each_second_and_at_changes_but_not_too_often() -> None:
     net = Net("a")
     a = net.nodes["a"]
