@@ -319,6 +319,28 @@ def test_a_job_that_may_still_train_is_not_forgotten_without_force() -> None:
     assert answer.reason == "rank 0 on node-0 waits for its restore; end the trainers first"
 
 
+@pytest.mark.parametrize("ramdisks", [False, True])
+def test_law_5_a_held_job_is_not_forgotten_whoever_forces_it(ramdisks: bool) -> None:
+    bench, nodes = trained(1)
+    assert bench.ordered("hold").state == "done"
+    answer = bench.ordered("forget", ramdisks=ramdisks, force=True)
+    assert answer.state == "refused"
+    assert answer.reason == "the job is held, so nothing is deleted; end the hold first: hold --release"
+    bench.run(5)
+    assert all(node.held for node in nodes)
+    assert bench.ordered("resume").state == "done"
+    assert bench.ordered("forget", force=True).state == "done"
+
+
+def test_a_job_that_is_being_forgotten_is_not_held() -> None:
+    bench, nodes = trained(1)
+    nodes[0].alive = False  # it is waited for
+    bench.wish("forget", ramdisks=True, force=True)
+    answer = bench.ordered("hold")
+    assert answer.state == "refused"
+    assert answer.reason == "the job is being forgotten, the hosts remove what they have"
+
+
 def test_an_idle_job_is_forgotten_without_force() -> None:
     bench, _ = trained(1, times=Times(idle=60))
     bench.run(70)
