@@ -137,6 +137,24 @@ def test_an_order_in_the_middle_of_another_restore_is_decided_for_all() -> None:
     assert [node.restored[-1][0] for node in nodes] == [save(1, 1)] * 2
 
 
+@pytest.mark.parametrize("none", [False, True])
+def test_trainers_that_start_again_one_after_another_get_what_was_ordered_though_nothing_was_saved(none: bool) -> None:
+    bench, nodes = trained(1)
+    restart(bench)
+    assert bench.restore.save == save(1, 1)
+    for rank, node in enumerate(nodes):
+        node.hold(save(1, 7), rank, 0, SHAPE, own=True)
+    bench.run(3)
+    wish: dict[str, object] = {"none": True} if none else {"save": save(1, 7)}
+    assert bench.ordered("restore", **wish).state == "done"
+    for rank, node in enumerate(nodes):
+        node.open(rank, SHAPE, peers_per_node=1)
+        bench.run(3)  # its fellow's old session still runs when the first comes
+    assert bench.run(20, bench.all_running)
+    assert bench.restore.save == (None if none else save(1, 7))
+    assert "forced" not in hashes(bench)
+
+
 def test_a_release_of_something_else_does_not_use_an_order_up() -> None:
     bench, nodes = trained(1)
     bench.restart()
