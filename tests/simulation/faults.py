@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from checkpoint_replicator.ids import Rank
+from checkpoint_replicator.ids import Address, Rank
 from checkpoint_replicator.session import SessionState
 from simulation.content import spoil
 from simulation.network import REDIS, Cut, Path
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Faults"]
 
+EVERY: Final = 0.3
+"""Chance that not one copy is spoilt but every one of a shard."""
 DAY: Final = 86400.0
 PAUSES: Final = (1.0, 5.0, 12.0, 12.0, 30.0, 60.0)
 """Past every time-out: of a connection, a lease, a life, a rendezvous."""
@@ -224,26 +226,41 @@ class Faults:
         training.restart(f"with {wanted}")
 
     def _spoil(self) -> None:
-        """Flip a bit at rest, in bytes that nobody verified for the session that waits for them."""
+        """Flip a bit at rest, in one copy; or in every copy of a shard of the newest save, which is restored next."""
+        training = self._training()
+        tags = [t for node in self.world.hosts.values() for t in node.disk.sidecars if t.job == training.job]
+        if tags and self.chance.random() < EVERY:
+            newest = max(tag.save for tag in tags)
+            address = self.chance.choice(sorted({tag.address for tag in tags if tag.save == newest}))
+            if sum(self._flip(node, address) for node in self.world.hosts.values()):
+                self.world.hits["every copy spoiled"] += 1
+                training.restart("its newest save is spoilt")
+            return
         node = self._node()
+        open_to = [address for address in node.disk.shards if self._may_flip(node, address)]
+        if open_to:
+            self._flip(node, self.chance.choice(open_to))
+
+    def _may_flip(self, node: Node, address: Address) -> bool:
+        """Not in bytes that were verified for a session that waits for them, or that its trainer was handed."""
         disk = node.disk
+        if address not in disk.shards:
+            return False
         waiting = disk.session is not None and disk.session.state is SessionState.OPEN
         handed = {id(content) for content in disk.handouts.values()}
-        open_to = [
-            address
-            for address, content in disk.shards.items()
-            if not (waiting and address in disk.proven) and id(content) not in handed
-        ]
-        if not open_to:
-            return
-        address = self.chance.choice(open_to)
-        content = disk.shards[address]
+        return not (waiting and address in disk.proven) and id(disk.shards[address]) not in handed
+
+    def _flip(self, node: Node, address: Address) -> bool:
+        if not self._may_flip(node, address):
+            return False
+        content = node.disk.shards[address]
         number = self.chance.randrange(len(content.leaves))
         content.leaves[number] = spoil(self.chance, content.leaves[number])
-        disk.spoiled.add(address)
-        disk.changes += 1
+        node.disk.spoiled.add(address)
+        node.disk.changes += 1
         self.world.log(node.host, "spoiled", address[:13])
         self.world.hits["copy spoiled"] += 1
+        return True
 
     def _vanish(self) -> None:
         """Somebody removes a shard's bytes by hand."""

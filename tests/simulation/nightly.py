@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulation.run import play
-from simulation.sometimes import SOMETIMES
+from simulation.sometimes import SELDOM, SOMETIMES
 from simulation.story import retell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -64,8 +64,8 @@ def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
         "seeds_a_minute": round(60 * (seed - first) / spent) if spent else 0,
         "failed": failed,
         "stories": [retell(one) for one in failed[:MOST_STORIES]],
-        "sometimes": {name: total[name] for name in SOMETIMES},
-        "not_reached": [name for name in SOMETIMES if not total[name]],
+        "sometimes": {name: total[name] for name in (*SOMETIMES, *SELDOM)},
+        "not_reached": [name for name in (*SOMETIMES, *SELDOM) if not total[name]],
         "troubles": dict(sorted(troubles.items())),
         "happened": dict(sorted(total.items())),
     }

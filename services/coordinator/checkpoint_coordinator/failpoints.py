@@ -12,6 +12,7 @@ CHANGES: Final[dict[str, int | None]] = {
     "ReleaseLease": 1,
     "ReadSnapshot": 1,
     "ReadHosts": 1,
+    "RemoveJob": 1,
     "Publish": None,
     "Note": None,
     "Write epoch": 1,

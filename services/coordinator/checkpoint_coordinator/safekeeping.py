@@ -12,7 +12,7 @@ from checkpoint_coordinator.inventory import Found, Line
 from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.replication import missing_copies, peers_of
 from checkpoint_coordinator.restore import whole
-from checkpoint_coordinator.witness import trace
+from checkpoint_coordinator.witness import committed_by, trace
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Host
 from checkpoint_replicator.keep import View, given_up, keep_list, says_the_same
@@ -97,12 +97,21 @@ class Safekeeping:
     def _judge(self, crew: Crew, now: float) -> None:
         desk = self._desk
         saves = desk.state.saves
-        for save in sorted(self._reported()):
+        reported = sorted(self._reported())
+        known = (saves.get(save) for save in reported)
+        lost = any(record is None or record.state is not SaveState.COMMITTED for record in known)
+        traced = committed_by(desk) if lost else set()
+        for save in reported:
             record = saves.get(save)
             found = desk.stock.lines.get(Line(save, crew.shape))
+            if record is not None and record.state is SaveState.COMMITTED:
+                self._show_protection(record, found, crew, now)
+                continue
+            if save in traced:  # the index was lost, and with it that this was committed; a copy may be missing by now
+                verdict = self._verdict(save, found, crew)
+                self._take(save, msgspec.structs.replace(verdict, state=SaveState.COMMITTED, reason=""), crew, now)
+                continue
             if record is not None and record.state in FINAL:
-                if record.state is SaveState.COMMITTED:
-                    self._show_protection(record, found, crew, now)
                 continue
             self._take(save, self._verdict(save, found, crew), crew, now)
         self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}

@@ -14,7 +14,16 @@ from checkpoint_replicator.liveness import Life
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 
-__all__ = ["backup_silence", "given_up", "member_silence", "other_silence", "silent", "trace", "trace_shape"]
+__all__ = [
+    "backup_silence",
+    "committed_by",
+    "given_up",
+    "member_silence",
+    "other_silence",
+    "silent",
+    "trace",
+    "trace_shape",
+]
 
 NEVER = float("inf")
 
@@ -102,13 +111,19 @@ def backup_silence(desk: Desk, since: float) -> Iterator[str]:
         yield f"{name} (its listing lacks {last.name}, which was verified)"
 
 
-def trace(desk: Desk) -> Save | None:
-    """Return the newest save of which anything says that it was committed."""
+def committed_by(desk: Desk) -> set[Save]:
+    """Return the saves of which a host says that they were committed: it marks them by a keep list alone."""
     found: set[Save] = set()
     for voice in desk.hearing.voices.values():
         if voice.report.newest_committed is not None:
             found.add(voice.report.newest_committed)
         found.update(held.tag.save for held in voice.report.held if held.committed)
+    return found
+
+
+def trace(desk: Desk) -> Save | None:
+    """Return the newest save of which anything says that it was committed."""
+    found = committed_by(desk)
     if desk.archive.listing is not None:
         found.update(tag.save for entry in desk.archive.listing.entries if entry.whole for tag in entry.tags[:1])
     found.update(save for save, record in desk.state.saves.items() if record.state is SaveState.COMMITTED)

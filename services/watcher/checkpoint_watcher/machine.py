@@ -131,7 +131,7 @@ class WatcherMachine:
         elif self._started:
             faults = node.faults.copy()
             news = self._take(event, now) or faults != node.faults
-            if news or node.effects or isinstance(event, Scanned) or self._is_due(now):
+            if news or node.effects or self._is_due(now):
                 self._advance(now, news=news)
         effects, node.effects = node.effects, []
         return effects
@@ -277,6 +277,7 @@ class WatcherMachine:
     def _scanned(self, event: Scanned, now: float) -> bool:
         snapshot = event.snapshot
         news = snapshot != self.node.snapshot
+        unclaimed = self.saves.unclaimed
         self.node.snapshot = snapshot
         self.keeper.look(snapshot, now)
         record = self.node.session
@@ -288,7 +289,7 @@ class WatcherMachine:
         self.saves.look(snapshot, lineage, coming, authority.committed if authority is not None else None)
         self.saves.room.judge()
         self.saves.room.make(now)
-        return news
+        return news or self.saves.unclaimed != unclaimed
 
     def _adopt(self) -> None:
         """Data of this job that has no sidecar is looked at before this node says that it told all."""

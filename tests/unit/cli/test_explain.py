@@ -33,5 +33,5 @@ def test_a_save_is_explained(model: StoreModel) -> None:
 
 def test_an_unknown_job_is_an_error_that_names_the_known_ones(model: StoreModel) -> None:
     model.add_job(Job("llama"))
-    done = CliRunner().invoke(main, ["explain", "--job", "lama"])
-    assert (done.exit_code, done.stderr) == (66, "checkpoint-replicator: no job lama; known: llama\n")
+    done = CliRunner().invoke(main, ["explain", "--job", "gemma"])
+    assert (done.exit_code, done.stderr) == (66, "checkpoint-replicator: no job gemma; known: llama\n")

@@ -495,6 +495,24 @@ def test_s102_a_coordinator_without_memory_takes_the_running_epoch_as_the_curren
     assert epoch_of(bench)["number"] == "2"
 
 
+def test_law_3_a_commit_that_redis_forgot_is_one_although_a_copy_is_missing_by_now() -> None:
+    bench, nodes = running(3)
+    commit(bench, nodes, 1)
+    older = [dict(node.held) for node in nodes]
+    second = commit(bench, nodes, 2)
+    for node, held in zip(nodes, older, strict=True):
+        node.held.update({tag: one for tag, one in held.items() if one.own})  # an upload kept them
+    nodes[0].held = {tag: one for tag, one in nodes[0].held.items() if one.own}
+    bench.coordinators[0].paused = True
+    bench.store.flush()
+    fresh = bench.coordinator("c2")
+    assert bench.run(20, lambda: fresh.machine.active)
+    nodes[0].save(3)
+    bench.run(5)
+    assert str(second) in bench.committed()
+    assert sum(tag.save == second and held.own for node in nodes for tag, held in node.held.items()) == 3
+
+
 def test_s102_a_coordinator_that_remembers_takes_a_token_above_the_one_that_redis_forgot() -> None:
     bench, nodes = running(2)
     commit(bench, nodes, 1)
