@@ -15,7 +15,7 @@ Event_contra = TypeVar("Event_contra", contravariant=True)
 Effect_co = TypeVar("Effect_co", covariant=True)
 
 
-class Ticked(msgspec.Struct, frozen=True):
+class Ticked(msgspec.Struct, frozen=True, tag=True):
     """Time has passed; sent at `next_deadline()` at the latest."""
 
 

@@ -123,8 +123,9 @@ class Wishes:
             f"now, in epoch {epoch.number}" if deciding and epoch is not None else "at the next start of all trainers"
         )
         trust = f"; taken on trust, without an answer of {', '.join(unheard[:MOST_NAMED])}" if fault else ""
+        done = "made" if forced.none else "restored"
         desk.note("restore_ordered", wish=wish.id, reason=f"{forced}, {when}{trust}")
-        self.answer(wish.id, wish.kind, WishState.DONE, f"{forced} is restored {when}{trust}", now)
+        self.answer(wish.id, wish.kind, WishState.DONE, f"{forced} is {done} {when}{trust}", now)
         return True
 
     def _withdraw(self, wish: Wish, now: float) -> None:

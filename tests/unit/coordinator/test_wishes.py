@@ -114,7 +114,8 @@ def test_an_order_is_taken_on_trust_while_a_witness_is_silent_and_fails_exactly_
 
 def test_a_fresh_start_can_be_ordered_for_one_release() -> None:
     bench, nodes = trained(1)
-    assert bench.ordered("restore", none=True).state == "done"
+    answer = bench.ordered("restore", none=True)
+    assert (answer.state, answer.reason) == ("done", "a fresh start is made at the next start of all trainers")
     restart(bench)
     assert bench.restore.outcome is Outcome.NONE
     assert bench.restore.warning == "a fresh start was ordered"
