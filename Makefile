@@ -48,7 +48,7 @@ mutants: $(READY) ## break the product on purpose, fault by fault; each must be 
 	PYTHONPATH=tests $(PY) -m simulation.mutants $(ARGS)
 
 replay: $(READY) ## decide again what a service decided: LOG=file that its input-log named
-	PYTHONPATH=tests $(PY) -m simulation.replay $(LOG) $(ARGS)
+	PYTHONPATH=tests $(PY) -m simulation.replay $(if $(LOG),"$(LOG)") $(ARGS)
 
 nightly: $(READY) ## the long run: seeds, mutants, crash points, soaks; report in build/nightly.json and build/nightly.txt
 	PYTHONPATH=tests $(PY) -m simulation.nightly $(ARGS)

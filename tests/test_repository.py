@@ -15,6 +15,7 @@ import grimp
 import msgspec
 import pytest
 
+from checkpoint_replicator.cli import COMMANDS
 from checkpoint_replicator.config import ServiceConfig, load, meanings
 from checkpoint_replicator.messages import Message
 from support.house import ROOT, ROOTS, SERVICES, modules, rows, tracked
@@ -190,6 +191,12 @@ def test_the_table_of_messages_is_true() -> None:
     table = rows((ROOT / "docs/protocol.md").read_text(), "## Messages")
     told = {row[0].strip("` "): re.findall(r"`(\w+)`", row[4]) for row in table}
     assert told == {kind.__name__: list(kind.__struct_fields__) for kind in get_args(Message)}
+
+
+def test_the_readme_shows_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    shown = set(re.findall(r"checkpoint-replicator (\w+)", text)) | set(re.findall(r"^make (\w+)", text, re.MULTILINE))
+    assert set(COMMANDS) - shown == set()
 
 
 def test_every_decision_is_listed() -> None:

@@ -43,7 +43,7 @@ def explain_save(save: Save, view: NodeView, hashes: Hashes) -> list[str]:
         reason = f": {fields['reason']}" if fields.get("reason") else ""
         lines.append(f"save {save} is {fields.get('state', 'unknown')}{reason}")
         copies = "no copy on another host" if fields.get("unprotected", "yes") == "yes" else "copies on other hosts"
-        lines.append(f"at least {fields.get('copies', '0')} copies beside the own one; {copies}")
+        lines.append(f"lowest number of copies beside the own one: {fields.get('copies', '0')}; {copies}")
     else:
         lines.append(f"save {save} is not in the index (older ones that nobody holds leave it)")
     lines += list(_shards(save, fields, hashes))
@@ -54,8 +54,14 @@ def explain_save(save: Save, view: NodeView, hashes: Hashes) -> list[str]:
         lines += [f"not restored last time: {one.reason}" for one in restore.rejected if one.save == save]
         if restore.save == save:
             lines.append(f"it was restored last time: {restore.reason}")
-    lines.append(_fate(save, view))
+    if len(lines) > 1 or not _beyond(save, view):
+        lines.append(_fate(save, view))
     return lines
+
+
+def _beyond(save: Save, view: NodeView) -> bool:
+    """Whether the save is newer than all that is committed: nothing is told of one that nobody knows."""
+    return view.keep is not None and view.keep.upto is not None and save > view.keep.upto and save not in view.keep.drop
 
 
 def _of(fields: Mapping[str, str], save: Save) -> bool:

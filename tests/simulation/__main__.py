@@ -17,7 +17,7 @@ MOST_STORIES: Final = 5
 def main(arguments: list[str] | None = None) -> int:
     """Play what was asked for; 1 where a law was broken."""
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
-    parser.add_argument("--seeds", default="0..500", help="from..to, without the last")
+    parser.add_argument("--seeds", type=seeds, default="0..500", help="from..to, without the last; or one")
     parser.add_argument("--seed", type=int, help="play this one and tell every event")
     parser.add_argument("--key", action="append", default=[], help="tell only of this save (1.3) or host (h1)")
     parser.add_argument("--without", default="", help="troubles to leave out, as a story names them")
@@ -25,8 +25,19 @@ def main(arguments: list[str] | None = None) -> int:
     without = frozenset(filter(None, options.without.split(",")))
     if options.seed is not None:
         return _one(options.seed, without, options.key)
-    first, _, last = options.seeds.partition("..")
-    return _many(range(int(first), int(last or int(first) + 1)))
+    return _many(options.seeds)
+
+
+def seeds(text: str) -> range:
+    """Read `from..to`, or one seed."""
+    first, _, last = text.partition("..")
+    try:
+        chosen = range(int(first), int(last or int(first) + 1))
+    except ValueError:
+        chosen = range(0)
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"expected from..to such as 0..500, found {text!r}")
+    return chosen
 
 
 def _one(seed: int, without: frozenset[str], keys: list[str]) -> int:
@@ -37,11 +48,11 @@ def _one(seed: int, without: frozenset[str], keys: list[str]) -> int:
     return int(played.error is not None)
 
 
-def _many(seeds: range) -> int:
+def _many(chosen: range) -> int:
     total: Counter[str] = Counter()
     failed: list[int] = []
     begun = time.process_time()
-    for seed in seeds:
+    for seed in chosen:
         played = play(seed)
         total.update(played.hits)
         total.update(f"trouble: {name.partition(':')[2] or name}" for name in played.troubles)
@@ -54,8 +65,9 @@ def _many(seeds: range) -> int:
     print()
     for name, count in sorted(total.items()):
         print(f"{count:8} {name}")
-    rate = 60 * len(seeds) / spent if spent else 0
-    print(f"{len(seeds)} seeds, {total['events']} events, {spent:.1f} s of CPU, {rate:.0f} seeds a minute")
+    rate = 60 * len(chosen) / spent if spent else 0
+    many = "1 seed" if len(chosen) == 1 else f"{len(chosen)} seeds"
+    print(f"{many}, {total['events']} events, {spent:.1f} s of CPU, {rate:.0f} seeds a minute")
     print(f"failed: {' '.join(map(str, failed)) or 'none'}")
     print(f"not reached: {', '.join(name for name in SOMETIMES if not total[name]) or 'nothing'}")
     return int(bool(failed))

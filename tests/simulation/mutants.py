@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.play is not None:
         return _play(next(one for one in MUTANTS if one.name == options.play), options.only)
     chosen = [one for one in MUTANTS if options.only in one.name]
+    if not chosen:
+        parser.error(f"--only: no mutant's name holds {options.only!r}")
     if options.search:
         for mutant in chosen:
             print(f"{mutant.name}: {_search(mutant)}", flush=True)

@@ -168,22 +168,29 @@ def _leaves(kind: type, value: Any) -> object:
     raise NotImplementedError(kind.__name__)
 
 
+def _tell(one: Replayed, *, quiet: bool) -> None:
+    if not one.same or not quiet:
+        print(f"{one.at:12.3f} {one.machine:14} < {repr(one.event)[:MOST_SHOWN]}")
+        for effect in one.effects:
+            print(f"{'':28} > {repr(effect)[:MOST_SHOWN]}")
+    if not one.same:
+        print(f"{'':28} ! decided then: {', '.join(one.did) or 'nothing'}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Tell what was decided; 1 where it is not what was decided in the field."""
     parser = argparse.ArgumentParser(prog="replay", description=__doc__)
-    parser.add_argument("log", type=Path)
+    parser.add_argument("log", type=Path, help="the file that a service's input-log named")
     parser.add_argument("--quiet", action="store_true", help="tell only what differs")
     options = parser.parse_args(arguments)
     events = different = 0
-    for one in replay(options.log.read_bytes()):
-        events += 1
-        different += not one.same
-        if not one.same or not options.quiet:
-            print(f"{one.at:12.3f} {one.machine:14} < {repr(one.event)[:MOST_SHOWN]}")
-            for effect in one.effects:
-                print(f"{'':28} > {repr(effect)[:MOST_SHOWN]}")
-        if not one.same:
-            print(f"{'':28} ! decided then: {', '.join(one.did) or 'nothing'}")
+    try:
+        for one in replay(options.log.read_bytes()):
+            events += 1
+            different += not one.same
+            _tell(one, quiet=options.quiet)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(f"{events} events, {different} decided otherwise")
     return int(bool(different))
 

@@ -30,3 +30,9 @@ def test_there_are_enough_deliberate_faults_of_all_laws() -> None:
 @pytest.mark.parametrize("mutant", PLAYED, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_deliberate_fault_is_noticed(mutant: Mutant) -> None:
     assert mutants.main(["--only", mutant.name]) == 0
+
+
+def test_a_name_that_no_deliberate_fault_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        mutants.main(["--only", "nonsense"])
+    assert "--only: no mutant's name holds 'nonsense'" in capsys.readouterr().err

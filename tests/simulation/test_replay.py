@@ -37,3 +37,12 @@ def test_a_machine_that_decides_otherwise_now_is_told(
 def test_a_line_that_is_none_of_a_log_is_named(log: Path) -> None:
     with pytest.raises(ValueError, match=r"^line 2: expected one of an input log, found b'rubbish'"):
         list(replay(log.read_bytes().splitlines()[0] + b"\nrubbish\n"))
+
+
+def test_a_log_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rubbish = tmp_path / "rubbish"
+    rubbish.write_text("rubbish\n")
+    for path, told in ((tmp_path / "absent", "No such file"), (rubbish, "line 1: expected one of an input log")):
+        with pytest.raises(SystemExit, match="2"):
+            desk.main([str(path)])
+        assert told in capsys.readouterr().err

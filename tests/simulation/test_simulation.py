@@ -5,6 +5,8 @@ from typing import Final
 
 import pytest
 
+from simulation.__main__ import main as asked
+from simulation.__main__ import seeds
 from simulation.kept import KEPT, Kept
 from simulation.run import play, run
 from simulation.sometimes import SOMETIMES
@@ -43,3 +45,14 @@ def test_a_seed_is_always_the_same_run() -> None:
     for told in lines:
         run(3, told.append)
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("text", ["abc", "5..x", "5..3", ""])
+def test_what_is_no_range_of_seeds_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        asked(["--seeds", text])
+    assert f"expected from..to such as 0..500, found {text!r}" in capsys.readouterr().err
+
+
+def test_seeds_are_a_range_or_one() -> None:
+    assert [seeds("3..6"), seeds("7")] == [range(3, 6), range(7, 8)]

@@ -118,7 +118,7 @@ def test_every_outcome_is_told_in_its_own_words() -> None:
 def test_a_save_is_explained_with_where_its_shards_lie_and_whether_it_may_go() -> None:
     assert explain_save(save(1, 5), VIEW, HASHES) == [
         "save 1.5 is committed: restored",
-        "at least 1 copies beside the own one; copies on other hosts",
+        "lowest number of copies beside the own one: 1; copies on other hosts",
         "n0/w0 ababababababa on a, b",
         "n1/w0 cdcdcdcdcdcdc on no host with a rank",
         "backup 2026-01-01_00-00 is complete",
@@ -138,7 +138,17 @@ def test_the_fate_of_a_save_is_told() -> None:
     listed = KeepList(stamp=STAMP, upto=save(1, 5), keep=(save(1, 5),))
     assert fate(save(1, 4), None) == "no keep list stands: nothing may be deleted"
     assert fate(save(1, 4), listed) == "save 1.5 is committed: hosts delete what is older"
-    assert fate(save(1, 7), listed).startswith("it is newer than the committed one")
+    settling = {"step:1.7": {"state": "saving"}}
+    assert explain_save(save(1, 7), NodeView(keep=listed), settling)[-1].startswith(
+        "it is newer than the committed one"
+    )
     held = KeepList(stamp=STAMP, upto=save(1, 5), hold=True)
     assert fate(save(1, 4), held) == "people hold all deleting: it stays"
     assert explain_save(save(1, 4), NodeView(), {})[0].startswith("save 1.4 is not in the index")
+
+
+def test_no_fate_is_told_of_a_newer_save_that_nobody_knows() -> None:
+    listed = KeepList(stamp=STAMP, upto=save(1, 5), keep=(save(1, 5),))
+    assert explain_save(save(9, 1), NodeView(keep=listed), {}) == [
+        "save 9.1 is not in the index (older ones that nobody holds leave it)"
+    ]

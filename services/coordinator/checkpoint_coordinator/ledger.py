@@ -37,6 +37,7 @@ class Ledger:
         self.known: Hashes = {}
         self.written: Stamp = ZERO
         self._flight: tuple[Write, Hashes] | None = None
+        self._failed: Stamp = ZERO
         self._retry = float("-inf")
 
     @property
@@ -49,6 +50,7 @@ class Ledger:
         self.known = {key: dict(fields) for key, fields in known.items()}
         self.written = written
         self._flight = None
+        self._failed = ZERO
         self._retry = float("-inf")
 
     def forget(self) -> None:
@@ -84,9 +86,10 @@ class Ledger:
     def compare(self, found: Hashes, fence: Stamp) -> tuple[str, ...]:
         """Take up what was read just now; names the keys of ours that are not as we wrote them.
 
-        Where a write is under way, or Redis took one of another, this says nothing.
+        Where a write is under way, or Redis took one of another, this says nothing. A write of ours that failed at a
+        spoilt key may have raised the fence all the same.
         """
-        if self._flight is not None or fence != self.written:
+        if self._flight is not None or not self.written <= fence <= max(self.written, self._failed):
             return ()
         ours = {key for key in {*self.known, *found} if self._is_ours(key, {}) or key.startswith("restore:")}
         spoilt = tuple(sorted(key for key in ours if self.known.get(key, {}) != found.get(key, {})))
@@ -115,6 +118,8 @@ class Ledger:
 
     def failed(self, now: float, pause: float) -> None:
         """Redis refused or did not answer; the difference is written anew after a pause."""
+        if self._flight is not None:
+            self._failed = self._flight[0].stamp
         self._flight = None
         self._retry = now + pause
 

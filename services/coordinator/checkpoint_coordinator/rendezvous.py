@@ -156,10 +156,11 @@ class Rendezvous:
     def _recallable(self) -> bool:
         """Tell whether a session that joins can still be given what its fellows were given.
 
-        Not when a shard of the restored save is nowhere any more: then the ranks wait for one another and decide anew.
+        Not when a shard of the restored save is nowhere any more, nor when people ordered a restore since: then the
+        ranks wait for one another and decide anew.
         """
-        record, epoch = self._desk.state.restore, self._desk.state.epoch
-        if record is None or epoch is None or epoch.shape is None:
+        record, epoch, forced = self._desk.state.restore, self._desk.state.epoch, self._desk.state.forced
+        if record is None or epoch is None or epoch.shape is None or forced is not None:
             return False
         if record.outcome is Outcome.NONE:
             return True

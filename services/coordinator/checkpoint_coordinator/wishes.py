@@ -123,8 +123,9 @@ class Wishes:
             f"now, in epoch {epoch.number}" if deciding and epoch is not None else "at the next start of all trainers"
         )
         trust = f"; taken on trust, without an answer of {', '.join(unheard[:MOST_NAMED])}" if fault else ""
+        done = "made" if forced.none else "restored"
         desk.note("restore_ordered", wish=wish.id, reason=f"{forced}, {when}{trust}")
-        self.answer(wish.id, wish.kind, WishState.DONE, f"{forced} is restored {when}{trust}", now)
+        self.answer(wish.id, wish.kind, WishState.DONE, f"{forced} is {done} {when}{trust}", now)
         return True
 
     def _withdraw(self, wish: Wish, now: float) -> None:
@@ -139,6 +140,9 @@ class Wishes:
 
     def _hold(self, wish: Wish, now: float) -> None:
         desk = self._desk
+        if desk.state.forgetting is not None:
+            self._refuse(wish, "the job is being forgotten, the hosts remove what they have", now)
+            return
         if desk.state.hold is None:
             desk.state.hold = Hold(reason=wish.reason[:MOST_REASON], since=round(desk.wall(now), 3))
             desk.note("held", wish=wish.id, reason=desk.state.hold.reason)
@@ -204,6 +208,8 @@ class Wishes:
     def _busy(self, wish: Wish) -> str:
         """Say why the job must not be forgotten; empty when it may be."""
         desk = self._desk
+        if desk.state.hold is not None:
+            return "the job is held, so nothing is deleted; end the hold first: hold --release"
         seats = [seat for seat in desk.membership.seats.values() if seat.host in desk.live]
         waiting = [seat for seat in seats if seat.session.state is SessionState.OPEN]
         if waiting:

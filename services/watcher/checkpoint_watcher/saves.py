@@ -51,6 +51,7 @@ class Saves:
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
     _marked: dict[Job, Save] = field(default_factory=dict)
+    _newest_next: bool = False
 
     def __post_init__(self) -> None:
         self.room = RoomKeeper(self.node, self.on_the_way)
@@ -251,7 +252,9 @@ class Saves:
 
     def _pump(self) -> None:
         while self.waiting and len(self.hashing) < HASHING:
-            claim = self.waiting.popleft()
+            # The oldest and the newest in turn: a backlog holds up neither of them.
+            claim = self.waiting.pop() if self._newest_next else self.waiting.popleft()
+            self._newest_next = not self._newest_next
             self._queued.discard(claim.name)
             if claim.save in self.given_up(claim.job):
                 # Saves come faster than they are hashed: what was given up must not hold up the newest.

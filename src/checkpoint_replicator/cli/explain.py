@@ -15,7 +15,7 @@ from checkpoint_replicator.store.redis import RedisManifestStore
 __all__ = ["explain"]
 
 
-@click.command()
+@click.command(short_help="Say why a job, or a save, is where it is.")
 @click.option("--job", "-j", required=True, metavar="NAME", help="Which job.")
 @click.option("--save", metavar="EPOCH.STEP", help="Explain this save, as `status` names it.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of the lines, for scripts.")

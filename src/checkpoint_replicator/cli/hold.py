@@ -9,7 +9,7 @@ from checkpoint_replicator.wishes import WishKind
 __all__ = ["hold"]
 
 
-@click.command()
+@click.command(short_help="Delete and back up nothing until --release.")
 @order_options
 @click.option("--reason", metavar="TEXT", default="", help="Why, for others who look.")
 @click.option("--release", is_flag=True, help="End the hold: all goes on.")

@@ -42,7 +42,10 @@ VERBATIM: Final = frozenset(
 """Commands whose answer is a text for people."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    short_help="Send one command to Redis.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option(
     "-u",
     "--url",

@@ -10,7 +10,7 @@ from checkpoint_replicator.wishes import WishKind
 __all__ = ["restore"]
 
 
-@click.command()
+@click.command(short_help="Order what the next start restores.")
 @order_options
 @click.option("--save", metavar="EPOCH.STEP", help="Exactly this save, as `status` names it.")
 @click.option("--backup", metavar="NAME", help="Exactly the save in this backup, `<YYYY-MM-DD_HH-MM>`.")

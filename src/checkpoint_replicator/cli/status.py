@@ -14,7 +14,7 @@ __all__ = ["age_text", "status", "status_text"]
 UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
-@click.command()
+@click.command(short_help="Show jobs, nodes, saves and backups.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
 @click.option(
     "--redis",

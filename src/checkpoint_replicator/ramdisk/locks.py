@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from checkpoint_replicator.errors import BusyError
+from checkpoint_replicator.errors import BusyError, ProtocolError
 from checkpoint_replicator.ramdisk.reading import open_plain
 
 __all__ = ["Hold", "alone", "exclusive", "shared"]
@@ -44,14 +44,14 @@ def exclusive(path: Path, patience: float = _PATIENCE) -> Iterator[None]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold a shard's tree exclusively, without waiting; a missing tree has no readers.
+    """Hold a shard's tree exclusively, without waiting; a missing tree, or what is no file, has no readers.
 
     Raises:
         BusyError: somebody reads the shard.
     """
     try:
-        fd = os.open(path, _FLAGS)
-    except FileNotFoundError:
+        fd = open_plain(path)
+    except (FileNotFoundError, ProtocolError):
         yield
         return
     try:

@@ -5,10 +5,11 @@ from checkpoint_replicator.cli import COMMANDS, main
 
 
 def test_help_lists_every_command_with_a_line() -> None:
-    result = CliRunner().invoke(main, ["--help"])
+    result = CliRunner().invoke(main, ["--help"], terminal_width=80)
     assert result.exit_code == 0
     listed = result.output.partition("Commands:")[2].split("\n")
     assert [line.split()[0] for line in listed if line.startswith("  ") and line.strip()] == list(COMMANDS)
+    assert "..." not in result.output.partition("Commands:")[2]
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -110,3 +110,17 @@ def test_a_key_of_another_type_is_replaced_whole_or_removed() -> None:
     write = ledger.write({"epoch": {"number": "1"}}, [], LEASE, stamp(4), 0)
     assert write is not None
     assert write.changes == (Delete("restore:1"), SetHash("epoch", {"number": "1"}, replace=True))
+
+
+def test_a_write_that_failed_at_a_spoilt_key_and_raised_the_fence_does_not_keep_the_key_from_being_put_right() -> None:
+    ledger = Ledger()
+    wanted = {"alive": {"0": "new"}, "epoch": {"number": "1"}}
+    ledger.reset({**wanted, "alive": {"0": "old"}}, stamp(3))
+    assert ledger.write(wanted, [], LEASE, stamp(4), 0) is not None
+    ledger.failed(0, 1)
+    spoilt = known(Snapshot(StoreId("s"), stamp(4), {"epoch": {"number": "1"}}, {"alive": "…:alive: WRONGTYPE"}))
+    assert ledger.compare(spoilt, stamp(5)) == ()  # another coordinator wrote
+    assert ledger.compare(spoilt, stamp(4)) == ("alive",)
+    write = ledger.write(wanted, [], LEASE, stamp(5), 2)
+    assert write is not None
+    assert write.changes == (SetHash("alive", {"0": "new"}, replace=True),)

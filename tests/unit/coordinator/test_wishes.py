@@ -114,7 +114,8 @@ def test_an_order_is_taken_on_trust_while_a_witness_is_silent_and_fails_exactly_
 
 def test_a_fresh_start_can_be_ordered_for_one_release() -> None:
     bench, nodes = trained(1)
-    assert bench.ordered("restore", none=True).state == "done"
+    answer = bench.ordered("restore", none=True)
+    assert (answer.state, answer.reason) == ("done", "a fresh start is made at the next start of all trainers")
     restart(bench)
     assert bench.restore.outcome is Outcome.NONE
     assert bench.restore.warning == "a fresh start was ordered"
@@ -135,6 +136,24 @@ def test_an_order_in_the_middle_of_another_restore_is_decided_for_all() -> None:
     nodes[1].stalled = False
     assert bench.run(20, bench.all_running)
     assert [node.restored[-1][0] for node in nodes] == [save(1, 1)] * 2
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_trainers_that_start_again_one_after_another_get_what_was_ordered_though_nothing_was_saved(none: bool) -> None:
+    bench, nodes = trained(1)
+    restart(bench)
+    assert bench.restore.save == save(1, 1)
+    for rank, node in enumerate(nodes):
+        node.hold(save(1, 7), rank, 0, SHAPE, own=True)
+    bench.run(3)
+    wish: dict[str, object] = {"none": True} if none else {"save": save(1, 7)}
+    assert bench.ordered("restore", **wish).state == "done"
+    for rank, node in enumerate(nodes):
+        node.open(rank, SHAPE, peers_per_node=1)
+        bench.run(3)  # its fellow's old session still runs when the first comes
+    assert bench.run(20, bench.all_running)
+    assert bench.restore.save == (None if none else save(1, 7))
+    assert "forced" not in hashes(bench)
 
 
 def test_a_release_of_something_else_does_not_use_an_order_up() -> None:
@@ -317,6 +336,28 @@ def test_a_job_that_may_still_train_is_not_forgotten_without_force() -> None:
     bench.run(2)
     answer = bench.ordered("forget", ramdisks=True, force=True)
     assert answer.reason == "rank 0 on node-0 waits for its restore; end the trainers first"
+
+
+@pytest.mark.parametrize("ramdisks", [False, True])
+def test_law_5_a_held_job_is_not_forgotten_whoever_forces_it(ramdisks: bool) -> None:
+    bench, nodes = trained(1)
+    assert bench.ordered("hold").state == "done"
+    answer = bench.ordered("forget", ramdisks=ramdisks, force=True)
+    assert answer.state == "refused"
+    assert answer.reason == "the job is held, so nothing is deleted; end the hold first: hold --release"
+    bench.run(5)
+    assert all(node.held for node in nodes)
+    assert bench.ordered("resume").state == "done"
+    assert bench.ordered("forget", force=True).state == "done"
+
+
+def test_a_job_that_is_being_forgotten_is_not_held() -> None:
+    bench, nodes = trained(1)
+    nodes[0].alive = False  # it is waited for
+    bench.wish("forget", ramdisks=True, force=True)
+    answer = bench.ordered("hold")
+    assert answer.state == "refused"
+    assert answer.reason == "the job is being forgotten, the hosts remove what they have"
 
 
 def test_an_idle_job_is_forgotten_without_force() -> None:

@@ -81,3 +81,12 @@ def test_a_missing_tree_has_no_readers(tmp_path: Path) -> None:
         pass
     with pytest.raises(FileNotFoundError):
         shared(tmp_path / "none")
+
+
+def test_what_stands_in_a_trees_place_and_is_no_file_has_no_readers(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "link", "pipe"):
+        with alone(tmp_path / name):
+            pass

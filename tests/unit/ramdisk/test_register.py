@@ -152,6 +152,25 @@ def test_dropping_frees_the_name_and_sweeping_the_room(ramdisk: Ramdisk) -> None
     assert left - set(ramdisk.layout.spare.iterdir()) == {ramdisk.layout.names_lock}
 
 
+@pytest.mark.parametrize("how", ["directory", "pipe", "link", "gone"])
+def test_a_shard_whose_tree_is_no_file_any_more_is_dropped_all_the_same(ramdisk: Ramdisk, how: str) -> None:
+    tag = named(ramdisk, fill(ramdisk.root / "x", 10, 1))
+    tree = ramdisk.layout.tree(tag.address)
+    tree.unlink()
+    match how:
+        case "directory":
+            tree.mkdir()
+            (tree / "x").touch()
+        case "pipe":
+            os.mkfifo(tree)
+        case "link":
+            tree.symlink_to("nowhere")
+    assert ramdisk.drop(tag)
+    assert not os.path.lexists(tree)
+    assert public(ramdisk) == set()
+    assert ramdisk.sweep() == 0
+
+
 def test_s28_a_shard_that_is_read_is_not_dropped(ramdisk: Ramdisk) -> None:
     tag = named(ramdisk, fill(ramdisk.root / "x", 10))
     before = ramdisk.sidecars(), public(ramdisk)

@@ -173,6 +173,20 @@ def test_a_save_that_was_given_up_while_it_waited_is_not_hashed(shell: WatcherSh
     assert not shell.disk.claims
 
 
+def test_of_a_backlog_the_oldest_and_the_newest_are_hashed_in_turn(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.hold = (do.HashClaim,)
+    for step in range(1, 9):  # two are hashed at once, the others wait
+        shell.disk.save(step)
+        shell.scan()
+    shell.hold = ()
+    shell.release()
+    shell.wait(0.2)
+    hashed = [effect.claim.save.step for effect in shell.done if isinstance(effect, do.HashClaim)]
+    assert hashed[:6] == [1, 2, 3, 8, 4, 7]
+    assert sorted(shell.disk.held) == [tag(step) for step in range(1, 9)]
+
+
 def test_s01_a_step_below_the_newest_committed_is_refused_and_one_between_is_taken(shell: WatcherShell) -> None:
     run_fresh(shell)
     for step in (10, 20):
