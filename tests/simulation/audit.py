@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from checkpoint_coordinator.commit import SaveState
 from checkpoint_replicator.ids import Address, Host
 from checkpoint_replicator.records import EpochState, KeepList, NodeView
 from checkpoint_replicator.save import Save, ShardKey
@@ -66,17 +67,27 @@ def _stands(training: "Training", keep: KeepList) -> Iterator[str]:
     most = 3  # the newest, one under backup, one that was restored
     if len(keep.keep) > most:
         yield f"{len(keep.keep)} saves are kept: {keep.keep}"
+    again = _may_come_again(training, keep)
     for host, node in training.world.hosts.items():
         disk = node.disk
         if disk.claims or disk.public:
             yield f"{host} has saves that were not named: {[*disk.claims, *disk.public]}"
         mine = {tag.save for tag in disk.sidecars if tag.job == training.job}
-        left = sorted(save for save in mine if save not in keep.keep)
+        left = sorted(save for save in mine if save not in keep.keep and save != again)
         if left:
             yield f"{host} still holds {', '.join(map(str, left))}, the keep list names {keep.keep}"
         fence = disk.fences.get(training.job)
         if mine and (fence is None or fence.committed != keep.upto):
             yield f"fence.json of {host} names {fence.committed if fence else None}, committed is {keep.upto}"
+
+
+def _may_come_again(training: "Training", keep: KeepList) -> Save | None:
+    """Return the newest save, where a shard of it was skipped or changed: it stays until the next, or its step again."""
+    newest = max((save for save, _ in training.laws.truth), default=None)
+    if newest is None or (keep.upto is not None and newest <= keep.upto):
+        return None
+    fields = training.world.redis.model._hashes.get(f"ckpt:{{{training.job}}}:step:{newest}", {})
+    return newest if fields.get("state") in {SaveState.SKIPPED, SaveState.MUTATED} else None
 
 
 def _backups(training: "Training") -> Iterator[str]:

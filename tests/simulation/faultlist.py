@@ -447,4 +447,12 @@ MUTANTS: Final = (
         "offer.due = None",
         "tests/unit/transfer/test_offers.py::test_a_refusal_is_reported_with_its_reason_and_tried_again",
     ),
+    Mutant(
+        "takes a save that failed for the oldest that can commit",
+        6,
+        "checkpoint_replicator.keep",
+        "oldest = [save for save in order if save not in failed][:1]",
+        "oldest = order[:1]",
+        "tests/unit/test_keep.py::test_a_save_that_failed_does_not_take_the_place_of_the_oldest_that_can_commit",
+    ),
 )

@@ -18,6 +18,9 @@ trouble spoilt, and one that is begun anew."""
 SETTLED: Final = 60.0
 """Seconds after which a job that runs and saves no more has nothing left to do: copies lie, what is old is gone, a
 backup that is due is made, one that was given up is closed."""
+BACKLOG: Final = 5.0
+"""Seconds of quiet in which a save may still be skipped: those before it were in flight for as long as nobody could
+commit."""
 BUSY: Final = 1000
 """Events a second that a world of one job may have, on the average, in quiet."""
 SPANS: Final = (5, 10, 20, 40, 80, 160)
@@ -27,7 +30,6 @@ def come_to_rest(world: "World") -> None:
     """In quiet every job runs again and commits, or says why not; then it is looked at closely."""
     trainings = list(world.trainings.values())
     before = {training.job: max(training.laws.committed, default=None) for training in trainings}
-    skipped = world.hits["save_skipped"] + world.hits["save had no room"]
 
     def safe(training: "Training") -> bool:
         if world.tight:  # the ramdisks are too small for what must stay: the job runs on, and saves are skipped
@@ -38,7 +40,13 @@ def come_to_rest(world: "World") -> None:
 
     begun, since = world.events, world.now
     limit = world.now + PATIENCE * world.times.client
-    if not world.run(limit, lambda: all(safe(training) for training in trainings)):
+
+    def all_safe() -> bool:
+        return all(safe(training) for training in trainings)
+
+    early = world.run(world.now + BACKLOG, all_safe)
+    skipped = world.hits["save_skipped"] + world.hits["save had no room"]
+    if not early and not world.run(limit, all_safe):
         for training in trainings:
             if not safe(training) and not _lost(training):
                 raise LawBrokenError(6, f"no save of {training.job} was committed in quiet: {world.explain()}")

@@ -20,6 +20,7 @@ views = st.builds(
     gaps=st.lists(st.just("rank 1 has not reported"), max_size=1),
     committed=st.none() | saves,
     in_flight=st.lists(saves, max_size=6),
+    failed=st.lists(saves, max_size=3),
     held=st.lists(saves, max_size=10),
     needed=st.lists(saves, max_size=3),
     abandoned=st.lists(saves, max_size=3),
@@ -107,9 +108,23 @@ def test_the_oldest_and_the_newest_in_flight_are_not_given_up(view: View) -> Non
     flying = sorted(set(view.in_flight) - set(view.abandoned))
     if keep is None or not flying:
         return
-    assert flying[0] not in keep.drop
-    assert flying[-1] not in keep.drop
+    able = [save for save in flying if save not in view.failed]
+    assert not {*able[:1], flying[-1]} & set(keep.drop)
 
 
 def test_a_save_under_backup_is_not_given_up_between_others_in_flight() -> None:
     assert given_up([save(1), save(2), save(3), save(4)], (), [save(2)]) == {save(3)}
+
+
+def test_a_save_that_failed_does_not_take_the_place_of_the_oldest_that_can_commit() -> None:
+    flying = [save(4), save(5), save(6), save(7)]
+    assert given_up(flying, (), (), [save(4)]) == {save(4), save(6)}
+    assert given_up(flying, (), [save(4)], [save(4)]) == {save(6)}
+    keep = keep_list(View(committed=save(3), in_flight=flying, failed=flying, held=flying), STAMP)
+    assert keep is not None
+    assert keep.drop == (save(4), save(5), save(6))
+
+
+def test_the_newest_save_stays_although_it_failed_for_its_step_may_be_saved_again() -> None:
+    assert given_up([save(4), save(5)], (), (), [save(5)]) == set()
+    assert given_up([save(5)], (), (), [save(5)]) == set()

@@ -141,6 +141,23 @@ def test_of_saves_in_flight_those_between_the_oldest_and_the_newest_are_given_up
         assert sorted(str(tag.save) for tag in node.held) == ["1.1", "1.3"]
 
 
+def test_a_skipped_save_leaves_when_a_newer_one_comes_and_that_one_is_not_given_up_for_the_next() -> None:
+    bench, nodes = running(2)
+    nodes[0].copies = nodes[1].copies = False
+    skipped = nodes[0].save(1)
+    nodes[1].faults = (Fault(kind="skipped", reason="no room", save=skipped),)
+    bench.run(4)
+    assert {str(tag.save) for tag in nodes[0].held} == {"1.1"}  # its step may be saved again
+    for step in (2, 3, 4):
+        for node in nodes:
+            node.save(step)
+        bench.run(4)
+    for node in nodes:
+        assert sorted(str(tag.save) for tag in node.held) == ["1.2", "1.4"]
+    nodes[0].copies = nodes[1].copies = True
+    assert bench.run(5, lambda: "1.2" in bench.committed())
+
+
 def test_s45_a_mutated_save_never_commits_and_says_so() -> None:
     bench, nodes = running(2)
     for node in nodes:
