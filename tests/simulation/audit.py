@@ -82,7 +82,7 @@ def _stands(training: "Training", keep: KeepList) -> Iterator[str]:
 
 
 def _may_come_again(training: "Training", keep: KeepList) -> Save | None:
-    """Return the newest save, where a shard of it was skipped or changed: it stays until the next, or its step again."""
+    """Return the newest save, where a shard of it was skipped or changed: it stays until a newer one comes."""
     newest = max((save for save, _ in training.laws.truth), default=None)
     if newest is None or (keep.upto is not None and newest <= keep.upto):
         return None

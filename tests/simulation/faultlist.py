@@ -227,8 +227,8 @@ MUTANTS: Final = (
         "gives up saves under backup",
         5,
         "checkpoint_replicator.keep",
-        "between = frozenset(save for save in order[1:-1] if save not in needed)",
-        "between = frozenset(order[1:-1])",
+        "if save not in {*oldest, *newest, *needed}}",
+        "if save not in {*oldest, *newest}}",
         "tests/unit/test_keep.py::test_a_save_under_backup_is_not_given_up_between_others_in_flight",
     ),
     Mutant(
