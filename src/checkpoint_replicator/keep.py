@@ -1,7 +1,7 @@
 """The keep list: the only thing that permits deleting; pure.
 
 Kept are the newest committed save, every one under backup or restore, pinned ones, and of those in flight the oldest
-and the newest; those between are given up. It is made only from a complete view.
+that can still commit and the newest; the others are given up. It is made only from a complete view.
 """
 
 from collections.abc import Collection
@@ -22,6 +22,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         gaps: why the view is not complete: who has not reported in this epoch; empty when all have.
         committed: the newest committed save; after a release the restored save until a save of the epoch commits.
         in_flight: saves of this epoch above `committed` that are reported and not committed.
+        failed: those of them that lack a shard for good, because it was skipped or changed.
         held: every save that any host reports.
         needed: saves under backup or restore, also those that reports name as orders in hand, and pinned ones.
         abandoned: saves that were given up before; one that is given up stays so.
@@ -31,17 +32,25 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     gaps: Collection[str] = ()
     committed: Save | None = None
     in_flight: Collection[Save] = ()
+    failed: Collection[Save] = ()
     held: Collection[Save] = ()
     needed: Collection[Save] = ()
     abandoned: Collection[Save] = ()
     hold: bool = False
 
 
-def given_up(in_flight: Collection[Save], abandoned: Collection[Save], needed: Collection[Save]) -> frozenset[Save]:
-    """Say which saves in flight are given up: all but the oldest and the newest, and those given up before."""
+def given_up(
+    in_flight: Collection[Save], abandoned: Collection[Save], needed: Collection[Save], failed: Collection[Save] = ()
+) -> frozenset[Save]:
+    """Say which saves in flight are given up: all but the oldest and the newest, and those given up before.
+
+    One that failed is not the oldest: it would hold that place until another commits, and each that might would be
+    given up for the next. As the newest it stays, because its trainers may save that step again.
+    """
     order = sorted({save for save in in_flight if save not in abandoned})
-    between = frozenset(save for save in order[1:-1] if save not in needed)
-    return between | frozenset(abandoned)
+    newest = order[-1:]
+    oldest = [save for save in order if save not in failed][:1]
+    return frozenset(abandoned) | {save for save in order if save not in {*oldest, *newest, *needed}}
 
 
 def keep_list(view: View, stamp: Stamp) -> KeepList | None:
@@ -53,7 +62,7 @@ def keep_list(view: View, stamp: Stamp) -> KeepList | None:
         return None
     if view.hold:
         return KeepList(stamp=stamp, upto=view.committed, keep=_kept(view), hold=True)
-    dropped = given_up(view.in_flight, view.abandoned, view.needed)
+    dropped = given_up(view.in_flight, view.abandoned, view.needed, view.failed)
     upto = view.committed
     above = {save for save in dropped if upto is None or save > upto} - {upto}
     drop = tuple(sorted(save for save in above if save in view.held and save not in view.needed))

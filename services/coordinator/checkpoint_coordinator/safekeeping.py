@@ -30,6 +30,8 @@ FINAL: Final = frozenset({SaveState.COMMITTED, SaveState.ABANDONED})
 FAILED: Final = frozenset({SaveState.INCOMPLETE, SaveState.MUTATED, SaveState.SKIPPED, SaveState.ABANDONED})
 MOST_FAILED: Final = 3
 """So many saves of an epoch that failed since the last commit are an alarm."""
+SHORT: Final = frozenset({SaveState.MUTATED, SaveState.SKIPPED})
+"""A shard is missing for good, unless its trainer saves the step again."""
 UNDECIDED: Final = frozenset({SaveState.SAVING, SaveState.REPLICATING, SaveState.INCOMPLETE})
 
 
@@ -182,7 +184,8 @@ class Safekeeping:
         desk = self._desk
         newest = self._own_committed()
         behind = {save for save in self._flying(above=None) if newest is not None and save < newest}
-        between = given_up(self._flying(above=newest), (), self._needed())
+        flying = self._flying(above=newest)
+        between = given_up(flying, (), self._needed(), self._short(flying))
         for save in behind | between:
             record = desk.state.saves[save]
             why = f"save {newest} was committed first" if save in behind else "newer saves came"
@@ -216,6 +219,9 @@ class Safekeeping:
             and record.state not in FINAL
             and (above is None or save > above)
         }
+
+    def _short(self, saves: set[Save]) -> set[Save]:
+        return {save for save in saves if self._desk.state.saves[save].state in SHORT}
 
     def _show_protection(self, record: SaveRecord, found: Found | None, crew: Crew, now: float) -> None:
         copies = protection(found, record.shards, crew.live) if found is not None else 0
@@ -353,10 +359,12 @@ class Safekeeping:
             for save, record in desk.state.saves.items()
             if record.state is SaveState.ABANDONED and epoch is not None and save.epoch == epoch.number
         }
+        flying = self._flying(above=committed)
         view = View(
             gaps=gaps,
             committed=committed,
-            in_flight=self._flying(above=committed),
+            in_flight=flying,
+            failed=self._short(flying),
             held=held | self._reported(),
             needed=self._needed(),
             abandoned=given | self._leftovers(crew, committed),
