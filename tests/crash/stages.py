@@ -147,7 +147,7 @@ async def leaving_an_order(scene: Scene) -> None:
     await backing_up(scene)  # its listing shows the leftover
     await scene.until(
         "the order to be closed and swept",
-        lambda: {path.name for path in left.iterdir()} == {"ORDER.json", "MANIFEST.json"} or None,
+        lambda: {path.name for path in left.rglob("*") if path.is_file()} == {"ORDER.json", "MANIFEST.json"} or None,
     )
 
 

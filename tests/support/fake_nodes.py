@@ -311,6 +311,8 @@ class FakeNode:
                 objects["MANIFEST.json"] = order.document.encode()
             case _:
                 objects["MANIFEST.json"] = b'{"state":"abandoned"}'
+                for name in objects.keys() - {"ORDER.json", "MANIFEST.json"}:
+                    del objects[name]
         objects.update(made)
         sizes = {name: len(content) for name, content in made.items()}
         return msgspec.structs.replace(answer, sizes=sizes, crc32c=dict.fromkeys(made, "c"), size=sum(sizes.values()))

@@ -110,6 +110,14 @@ def test_an_abandoned_backup_never_counts() -> None:
     assert (entry.whole, entry.reason) == (False, "abandoned")
 
 
+def test_an_abandoned_backup_shows_its_order_until_it_is_swept() -> None:
+    blobs, documents = finished()
+    documents[MANIFEST_NAME] = abandoned_document()
+    assert judge(JOB, NAME, blobs, documents).order == documents[ORDER_NAME]
+    swept = {name: blob for name, blob in blobs.items() if name in {ORDER_NAME, MANIFEST_NAME}}
+    assert judge(JOB, NAME, swept, documents).order == ""
+
+
 @pytest.mark.parametrize("name", sorted(name for name in finished()[0] if name not in {ORDER_NAME, MANIFEST_NAME}))
 def test_a_manifest_counts_only_with_all_its_objects(name: str) -> None:
     blobs, documents = finished()

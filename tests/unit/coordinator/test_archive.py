@@ -203,6 +203,21 @@ def test_a_leftover_order_in_the_bucket_is_closed(script: Script) -> None:
     assert script.bucket.objects["2023-11-14_20-00"]["MANIFEST.json"] == b'{"state":"abandoned"}'
 
 
+def test_a_sweep_that_was_broken_off_is_gone_on_with(script: Script) -> None:
+    script.commit(1)
+    script.run_to(Phase.UPLOADING)
+    left = script.bucket.objects.pop(NAME)
+    swept = {"ORDER.json": left["ORDER.json"], "MANIFEST.json": b'{"state":"abandoned"}'}
+    script.bucket.objects["2023-11-14_20-00"] = {**swept, "half.data": b"half"}
+    numbers = count(100)
+    script.archive = Archive(Times(), lambda: f"id-{next(numbers)}")
+    script.bucket.fault = "Permission denied"
+    script.run(30, stamp=Stamp(5, Epoch(1), 1))
+    script.bucket.fault = None
+    script.run(60, stamp=Stamp(5, Epoch(1), 1))
+    assert script.bucket.objects["2023-11-14_20-00"] == swept
+
+
 def test_a_save_that_no_live_host_holds_any_more_is_given_up(script: Script) -> None:
     script.commit(1)
     script.run_to(Phase.RESERVING)
