@@ -254,7 +254,9 @@ def _judge_manifest(job: Job, name: str, blobs: Mapping[str, Blob], documents: M
     except ProtocolError as error:
         return BackupEntry(name=name, whole=False, reason=str(error))
     if manifest.state == ABANDONED:
-        return BackupEntry(name=name, whole=False, reason="abandoned")
+        left = blobs.keys() - {MANIFEST_NAME, ORDER_NAME}  # a sweep was broken off: who finds the order goes on with it
+        order = documents.get(ORDER_NAME, "") if left else ""
+        return BackupEntry(name=name, whole=False, reason=ABANDONED, order=order if len(order) <= MAX_ORDER else "")
     reason = _manifest_fault(job, manifest, blobs)
     return BackupEntry(name=name, whole=not reason, tags=manifest.tags, reason=reason, stamp=manifest.stamp or ZERO)
 

@@ -186,7 +186,7 @@ class BackupEntry(Struct, frozen=True, kw_only=True):
         whole: it counts: manifest there and all its objects with their sizes, or Google's and covering.
         tags: its shards; the save's epoch is 0 for Google's.
         reason: why it does not count.
-        order: the JSON text of an unfinished `ORDER.json`, where there is one.
+        order: the JSON text of `ORDER.json`, where it is unfinished, or abandoned and not wholly swept.
         stamp: that of its manifest; a coordinator whose Redis forgot goes on above it.
     """
 

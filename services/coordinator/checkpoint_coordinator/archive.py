@@ -579,6 +579,8 @@ class Archive:
         self._sweep.advance(at.now, self._times.uploader_turn, at.uploaders, at.results, self._new_id)
         if self._sweep.result is not None:
             self._note("backup_abandoned", backup=self._sweep.name)
+        elif self._sweep.exhausted:  # what is left shows in the next listing
+            self._list_wanted, self._list_after = at.now, at.now + RETRY
         if self._sweep.result is not None or self._sweep.exhausted:
             self._sweep = None
 
