@@ -183,7 +183,10 @@ class CoordinatorMachine:
                 self._wishes.take(wish, now)
                 self._due = True
             case JobRemoved():
-                return [Note("job_removed", {}), *self._tenure.stop(now)]
+                # The lease runs out by itself: a stand-by that had it before it sees that the name is gone would begin
+                # the job anew, and nobody would take its keys away.
+                self._tenure.stop(now)
+                return [Note("job_removed", {})]
             case StopRequested():
                 return self._tenure.stop(now)
             case Ticked():

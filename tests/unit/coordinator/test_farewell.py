@@ -143,3 +143,12 @@ def test_an_old_order_to_forget_does_not_reach_a_later_job_of_the_same_name() ->
     bench.run(60)
     assert {tag.save for node in nodes for tag in node.held} == held
     assert len(nodes[0].restored) == 2
+
+
+def test_the_lease_of_a_forgotten_job_runs_out_so_that_no_stand_by_begins_the_job_anew() -> None:
+    bench, _ = trained()
+    bench.wish("forget", ramdisks=True, force=True)
+    assert bench.run(30, lambda: bench.coordinators[0].machine.over)
+    assert keys(bench) == {FENCE, f"ckpt:{{{JOB}}}:lease"}
+    bench.run(30)
+    assert keys(bench) == {FENCE}
