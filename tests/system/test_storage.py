@@ -143,8 +143,7 @@ async def test_an_example_is_what_the_run_prints(run: Run, number: int) -> None:
         if verb == "GET":
             run.tell("SET", key, json.loads(example.answer))
         else:
-            fields = re.findall(r'\) "(.*)"', example.answer)
-            run.answer(f"HSET {key} {' '.join(fields)}")
+            run.tell("HSET", key, *map(json.loads, re.findall(r'\) (".*")', example.answer)))
     try:
         answer = run.answer(command)
     finally:
