@@ -128,7 +128,9 @@ async def order(
     while time.monotonic() < begun + seconds:
         lease = (await store.view(job, Host(""), None)).lease
         found = await _answer(store, job, voice.wish.id)
-        gone = found is None and answer is not None and wish.kind == WishKind.FORGET
+        # A job with little to remove goes between two looks, and the answer with it: then only its name tells.
+        gone = wish.kind == WishKind.FORGET and found is None
+        gone = gone and (answer is not None or job not in await store.jobs())
         if gone and await store.store_id() == life:
             return f"job {job} is forgotten: its keys are gone from Redis, and all that its hosts had of it"
         answer = found or answer

@@ -169,6 +169,44 @@ async def test_a_job_whose_keys_are_gone_is_forgotten(scene: Scene) -> None:
     assert text.startswith("job llama is forgotten")
 
 
+async def test_a_job_that_is_forgotten_between_two_looks_is_forgotten_although_no_answer_was_seen(scene: Scene) -> None:
+    await scene.coordinator.begin()
+    coordinator = scene.coordinator
+    wish = Wish(id="", kind=WishKind.FORGET, until=0, ramdisks=True)
+
+    def at_once(_text: str) -> None:
+        coordinator.write(Delete("wishes"))
+        assert coordinator.lease is not None
+        scene.model.release(JOB, coordinator.lease)
+        scene.model.remove_job(JOB)
+
+    text = await order(scene.store, scene.bus, JOB, wish, seconds=20, tell=at_once)
+    assert text.startswith("job llama is forgotten")
+
+
+async def test_a_redis_that_lost_its_data_before_any_answer_has_not_forgotten_the_job(scene: Scene) -> None:
+    await scene.coordinator.begin()
+    wish = Wish(id="", kind=WishKind.FORGET, until=0, ramdisks=True)
+    flushes = [scene.model.flush]
+
+    def flush(_text: str) -> None:
+        if flushes:
+            flushes.pop()()
+
+    with pytest.raises(UnreachableError, match="nothing was ordered"):
+        await order(scene.store, scene.bus, JOB, wish, seconds=1, tell=flush)
+
+
+async def test_another_order_than_to_forget_is_not_done_by_the_job_being_gone(scene: Scene) -> None:
+    await scene.coordinator.begin()
+
+    def forgotten(_text: str) -> None:
+        scene.model.remove_job(JOB)
+
+    with pytest.raises(UnreachableError, match="nothing was ordered"):
+        await order(scene.store, scene.bus, JOB, HOLD, seconds=1, tell=forgotten)
+
+
 async def test_a_redis_that_lost_its_data_has_not_forgotten_the_job(scene: Scene) -> None:
     await scene.coordinator.begin()
     scene.coordinator.answers = [answer(WishState.TAKEN, "waiting for node-0")]
