@@ -346,10 +346,6 @@ class _PushSender:
         socket = self.socket
         if socket is None or socket.closed or (head := self._bus.pack(envelope, body)) is None:
             return False
-        if not self._connected:
-            # ZeroMQ tells that a peer is gone before it takes its queue down: what it took until then would be lost.
-            self._bus.note_unsent()
-            return False
         frames = [*head, *body]
         for _ in range(2):
             try:

@@ -125,17 +125,6 @@ async def test_a_peer_that_goes_away_is_seen_and_one_that_comes_back_too(bus: Ze
         await eventually(lambda: not sender.send(envelope()))
 
 
-async def test_nothing_is_sent_to_a_peer_that_is_known_to_be_gone_although_its_queue_still_stands(
-    bus: ZeroMQBus, registry: CollectorRegistry
-) -> None:
-    sender = bus.push(await bus.pull("tcp://127.0.0.1:0", Inbox()))
-    await until_connected(sender)
-    assert isinstance(sender, zeromq._PushSender)
-    sender.watch(False)
-    assert not sender.send(envelope())
-    assert registry.get_sample_value("checkpoint_replicator_bus_unsent_total") == 1
-
-
 async def test_garbage_is_counted_and_the_next_message_still_heard(bus: ZeroMQBus, registry: CollectorRegistry) -> None:
     inbox = Inbox()
     endpoint = await bus.pull("tcp://127.0.0.1:0", inbox)
