@@ -110,6 +110,7 @@ UNREACHED: Final = {
     "transfer TrimPartials": SIMULATED,
     "watcher ClaimSave 4": "needs the first claim of an epoch",
     "transfer ForgetPeer": SIMULATED,
+    "uploader Begin unforce": "people order it: it removes their restore.version",
     "uploader Begin prune": "nobody orders it while retention is off",
     "uploader Cancel": SIMULATED,
     "uploader Quit": "ends the process by itself",
