@@ -136,7 +136,12 @@ UNREACHED: Final = {
     **{f"coordinator Write {sign}{key}": ORDERED for key in ("wishes", *BY_PEOPLE) for sign in ("", "-")},
     **{f"coordinator Write -{key}": FORGET for key in ("epoch", "keep", "steps", "backups", "lastbackup", "events")},
 }
-RARE: Final = ("coordinator Write orders", "coordinator Write -orders", "coordinator Write epoch=restoring done")
+RARE: Final = (
+    "coordinator Write orders",
+    "coordinator Write -orders",
+    "coordinator Write inventory",
+    "coordinator Write epoch=restoring done",
+)
 """These lie not every time on the way of their stage: they run at night, and are not chosen with a commit."""
 
 
