@@ -470,6 +470,8 @@ class WatcherMachine:
             del self.authorities[job]
             self._forgetting.pop(job, None)
             self.node.jobs.discard(job)
+            self.node.frozen.discard(job)
+            self.saves.leave(job)
             self.reporter.leave(job)
             self.node.emit(Leave(job))
             self._register()

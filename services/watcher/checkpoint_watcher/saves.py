@@ -50,7 +50,6 @@ class Saves:
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
-    _marked: dict[Job, Save] = field(default_factory=dict)
     _newest_next: bool = False
 
     def __post_init__(self) -> None:
@@ -194,8 +193,7 @@ class Saves:
     def obey(self, job: Job, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
         """Note what is committed and drop what the list lets go."""
         self._given_up[job] = frozenset(keep.drop)
-        if keep.upto is not None and keep.upto != self._marked.get(job):
-            self._marked[job] = keep.upto
+        if keep.upto is not None:
             marked = [one for one in held if one.tag.save == keep.upto and not one.committed]
             for one in marked:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
@@ -208,6 +206,10 @@ class Saves:
         if tags and self._drop_again is None:
             self._dropping.update(tags)
             self.node.emit(DropSaves(tags))
+
+    def leave(self, job: Job) -> None:
+        """Nothing is known of this job any more."""
+        self._given_up.pop(job, None)
 
     def dropped(self, event: SavesDropped, now: float) -> None:
         """Forget what is gone; what has a reader is tried again."""
