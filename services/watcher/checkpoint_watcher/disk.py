@@ -348,10 +348,9 @@ class Disk:
 
     def _inventory(self) -> tuple[tuple[Held, ...], tuple[Tag, ...]]:
         """Return what stands, and what has a name and does not."""
-        standing = self.ramdisk.stocktake()
-        known = {sidecar.tag for sidecar in standing}
+        standing, fallen = self.ramdisk.stocktake()
         held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
-        return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
+        return held, tuple(sorted(sidecar.tag for sidecar in fallen))
 
     def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
         """Say again of which saves an earlier life was asked for a backup: it may have died before it was made."""
