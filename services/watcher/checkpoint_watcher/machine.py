@@ -228,8 +228,7 @@ class WatcherMachine:
             case SavesDropped():
                 self.saves.dropped(event, now)
             case ForeignDropped(dropped):
-                for tag in dropped:
-                    self.node.let_go(tag)
+                self.saves.let_go(dropped)
                 self.saves.room.made(now)
             case ViewRead(job, view):
                 if self._authority(job).read(view, now):
@@ -448,7 +447,9 @@ class WatcherMachine:
 
     def _forgotten(self, event: JobForgotten, now: float) -> None:
         job = event.job
+        before = self.node.held.keys() | self.node.fallen
         self.node.stocktake(event.held, event.fallen)
+        self.saves.let_go(before - self.node.held.keys() - self.node.fallen)
         if event.reason:
             self._forgetting[job] = now + self.node.times.scan
             self.node.announce("job_not_forgotten", job=job, reason=event.reason)

@@ -60,6 +60,33 @@ def test_inodes_are_counted_over_all_shards_of_a_save_and_known_after_a_restart(
     assert shell.transfer.reserve_inodes == 238  # 1.1 x 2 x (100 + 8)
 
 
+def test_what_was_counted_of_a_shard_is_known_while_any_of_its_names_stands(disk: ModelRamdisk) -> None:
+    first, second = (tag(step, content="same") for step in (1, 2))
+    foreign = other(3, 600)
+    for one in (first, second, foreign):
+        disk.hold(one, "same")
+    shell = WatcherShell(disk)
+    entries = {first.address: 100, foreign.address: 7}
+    shell.feed(did.Started(held=tuple(disk.held.values()), entries=entries))
+    room = shell.machine.saves.room
+    shell.feed(did.SavesDropped((first,)))
+    assert room.entries == entries
+    shell.feed(did.ForeignDropped((foreign,)))
+    assert room.entries == {first.address: 100}
+    shell.feed(did.SavesDropped((second,)))
+    assert room.entries == {}
+
+
+def test_of_a_job_that_was_forgotten_no_count_is_kept(disk: ModelRamdisk) -> None:
+    mine, foreign = tag(1), other(3, 600)
+    for one in (mine, foreign):
+        disk.hold(one, "x")
+    shell = WatcherShell(disk)
+    shell.feed(did.Started(held=tuple(disk.held.values()), entries={mine.address: 1, foreign.address: 7}))
+    shell.feed(did.JobForgotten(OTHER, (disk.held[mine],)))
+    assert shell.machine.saves.room.entries == {mine.address: 1}
+
+
 @pytest.mark.parametrize(("size", "alarm"), [(141, True), (142, False)])
 def test_s52_a_ramdisk_that_cannot_hold_two_saves_is_told_after_the_first_with_the_bytes_it_needs(
     shell: WatcherShell, size: int, *, alarm: bool
