@@ -231,6 +231,9 @@ class WatcherMachine:
                 self.saves.let_go(dropped)
                 self.saves.room.made(now)
             case ViewRead(job, view):
+                self.node.read.add(job)
+                if view.keep is not None and view.keep.hold:  # whoever said so, also one that may order nothing now
+                    self.node.frozen.add(job)
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
             case ViewFailed(job, reason):
@@ -471,6 +474,7 @@ class WatcherMachine:
             del self.authorities[job]
             self._forgetting.pop(job, None)
             self.node.jobs.discard(job)
+            self.node.read.discard(job)
             self.node.frozen.discard(job)
             self.saves.leave(job)
             self.reporter.leave(job)

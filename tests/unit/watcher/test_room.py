@@ -29,6 +29,13 @@ def with_other(disk: ModelRamdisk, *sizes: int) -> list[Tag]:
     return tags
 
 
+def started(disk: ModelRamdisk) -> WatcherShell:
+    """Start a watcher that has read what is decided for the other job."""
+    shell = WatcherShell(disk).start()
+    shell.feed(did.ViewRead(OTHER, NodeView()))
+    return shell
+
+
 def test_law_8_a_save_on_its_way_counts_for_what_is_kept_free(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.hold = (do.HashClaim,)
@@ -130,7 +137,7 @@ def test_s52_inodes_may_be_what_is_too_few(shell: WatcherShell) -> None:
 
 def test_another_jobs_oldest_data_goes_when_the_next_save_has_no_room(disk: ModelRamdisk) -> None:
     first, second, third = with_other(disk, 600, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 1000)
     shell.scan()
@@ -151,7 +158,7 @@ def test_another_jobs_oldest_data_goes_when_the_next_save_has_no_room(disk: Mode
 
 def test_another_jobs_data_stays_while_there_is_room_or_nobody_saves(disk: ModelRamdisk) -> None:
     with_other(disk, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     open_session(shell)
     disk.room = Room(size=5000, free=0)
     shell.wait(5)
@@ -166,7 +173,7 @@ def test_another_jobs_data_stays_while_there_is_room_or_nobody_saves(disk: Model
 def test_bytes_that_this_job_shares_with_another_stay(disk: ModelRamdisk) -> None:
     shared = other(1, 1000, content="x" * 1000)
     disk.hold(shared, "x" * 1000)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 1000)
     shell.scan()
@@ -178,7 +185,7 @@ def test_bytes_that_this_job_shares_with_another_stay(disk: ModelRamdisk) -> Non
 
 def test_what_was_dropped_shows_in_the_room_before_more_goes(disk: ModelRamdisk) -> None:
     with_other(disk, 600, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 500)
     disk.room = Room(size=5000, free=0)
@@ -193,7 +200,7 @@ def test_what_was_dropped_shows_in_the_room_before_more_goes(disk: ModelRamdisk)
 
 def test_a_copy_without_room_drops_another_jobs_data_of_which_one_has_the_session(disk: ModelRamdisk) -> None:
     (first,) = with_other(disk, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     open_session(shell)
     shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, lacking={"other": 50})))
     assert first in disk.held
@@ -221,3 +228,30 @@ def test_another_job_that_people_look_at_gives_no_room(disk: ModelRamdisk) -> No
     shell.wait(3)
     assert set(tags) <= disk.held.keys()
     assert shell.machine.saves.room.yielding == 0
+
+
+def test_until_redis_said_whether_people_look_another_job_gives_no_room(disk: ModelRamdisk) -> None:
+    (first,) = with_other(disk, 1000)
+    shell = WatcherShell(disk).start()
+    run_fresh(shell)
+    disk.save(1, "x" * 1000)
+    shell.scan()
+    disk.room = Room(size=2000, free=10)
+    shell.scan()
+    assert first in disk.held
+    assert shell.machine.saves.room.yielding == 0
+    shell.feed(did.ViewRead(OTHER, NodeView()))
+    shell.scan()
+    assert first not in disk.held
+
+
+def test_a_hold_counts_though_who_ordered_it_has_no_lease_any_more(disk: ModelRamdisk) -> None:
+    (first,) = with_other(disk, 1000)
+    shell = WatcherShell(disk).start()
+    run_fresh(shell)
+    shell.feed(did.ViewRead(OTHER, NodeView(keep=KeepList(stamp=Stamp(1, Epoch(1), 1), hold=True))))
+    disk.save(1, "x" * 1000)
+    shell.scan()
+    disk.room = Room(size=2000, free=10)
+    shell.scan()
+    assert first in disk.held
