@@ -270,13 +270,8 @@ class Disk:
         name = ShardName(claim.job, claim.save.step, claim.key)
         return Place(claim.save.epoch, name, self.ramdisk.layout.claim(claim.save.epoch, name))
 
-    def _note(self, claim: Claim) -> Path:
-        """Beside a claim stands what it is, since the name does not say the shape."""
-        path = self._place(claim).path
-        return path.with_name(f"{path.name}.json")
-
-    def _forget_note(self, claim: Claim) -> None:
-        note = self._note(claim)
+    def _forget_note(self, place: Place) -> None:
+        note = _note(place)
         try:
             failpoint.change()
             note.unlink(missing_ok=True)
@@ -291,12 +286,12 @@ class Disk:
         try:
             if source.lstat().st_ino != effect.inode:
                 return SaveGone(claim, "another one took its name")
-            note = self._note(claim)
+            note = _note(place)
             note.parent.mkdir(parents=True, exist_ok=True)
             self.ramdisk.document(note, Claim).write(claim)
             self.ramdisk.claim(source, place.epoch, place.name)
         except FileNotFoundError:
-            self._forget_note(claim)
+            self._forget_note(place)
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
@@ -304,10 +299,9 @@ class Disk:
         """What an earlier life took and did not name yet."""
         claims = []
         for place in self.ramdisk.claims():
-            note = place.path.with_name(f"{place.path.name}.json")
             claim: Claim | None = None
             with suppress(ProtocolError):
-                claim = self.ramdisk.document(note, Claim).read()
+                claim = self.ramdisk.document(_note(place), Claim).read()
             if claim is None and lineage is not None and place.name.job == lineage.spec.job:
                 save = Save(place.epoch, place.name.step)
                 claim = Claim(place.name.job, save, lineage.spec.shape, place.name.key)
@@ -335,14 +329,15 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
-        self._forget_note(claim)
+        self._forget_note(place)
         return ShardNamed(claim, tag)
 
     def _forget(self, claim: Claim) -> None:
         self._trees.pop(claim.name, None)
+        place = self._place(claim)
         with suppress(FileNotFoundError):
-            self.ramdisk.discard(self._place(claim))
-        self._forget_note(claim)
+            self.ramdisk.discard(place)
+        self._forget_note(place)
 
     # ---- shards
 
@@ -382,24 +377,20 @@ class Disk:
 
     def _forget_job(self, effect: ForgetJob) -> Event:
         """The fence goes last: until then a crash leaves a host that must be told again."""
-        job, busy = effect.job, ""
-        for sidecar in self.ramdisk.sidecars():
-            if sidecar.tag.job == job:
-                try:
-                    self.ramdisk.drop(sidecar.tag)
-                except BusyError as error:
-                    busy = str(error)
+        job = effect.job
+        busy = self.ramdisk.drop_all([one.tag for one in self.ramdisk.sidecars() if one.tag.job == job])
         for place in self.ramdisk.claims():
             if place.name.job == job:
                 self.ramdisk.discard(place)
-                place.path.with_name(f"{place.path.name}.json").unlink(missing_ok=True)
+                self._forget_note(place)
         if not busy:
             if effect.session:
                 self._clean_up()
                 self._session.remove()
             self.ramdisk.forget_fence(job)
         held, fallen = self._inventory()
-        return JobForgotten(job, held, busy, fallen)
+        reason = f"{busy[0].name} is being read" if busy else ""
+        return JobForgotten(job, held, reason, fallen)
 
     # ---- the contract
 
@@ -470,6 +461,11 @@ class Disk:
                 except (FileNotFoundError, ProtocolError) as error:
                     return MarkersFailed(session, str(error))
         return MarkersPublished(session, handout)
+
+
+def _note(place: Place) -> Path:
+    """Beside a claim stands what it is, since the name does not say the shape."""
+    return place.path.with_name(f"{place.path.name}.json")
 
 
 def _save_of(sidecar: Sidecar) -> Save:

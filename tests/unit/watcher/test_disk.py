@@ -375,6 +375,10 @@ def test_a_job_that_is_forgotten_leaves_nothing_and_others_stay(disk: Disk) -> N
     disk.perform(do.ClaimSave(other.name, other.stat().st_ino, foreign))
     disk.perform(do.WriteSession(RECORD))
     disk.perform(do.PublishMarkers(SESSION, (Marker("j-s3-n0-w0.restore", tag.address),)))
+    claim(disk, b"not hashed yet")
+    note = next(disk.ramdisk.layout.claims.glob("*/j-*.json"))
+    note.unlink()
+    note.mkdir()  # somebody's directory in its place
     disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1), committed=save(3))))
     disk.perform(do.WriteFence(Job("k"), FenceRecord(stamp=Stamp(2, Epoch(1), 1))))
     answer = disk.perform(do.ForgetJob(JOB, session=True))
@@ -395,6 +399,7 @@ def test_a_job_that_is_being_read_keeps_its_session_and_its_fence(disk: Disk) ->
         answer = disk.perform(do.ForgetJob(JOB, session=True))
     assert isinstance(answer, did.JobForgotten)
     assert answer.reason
+    assert answer.reason == f"{tag.name} is being read"
     assert [held.tag for held in answer.held] == [tag]
     started = disk.start()
     assert started.session == RECORD
