@@ -247,7 +247,7 @@ class WatcherMachine:
             case TransferReported():
                 return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                return self.reporter.hear_uploader(job, incarnation, report, now)
+                return job in self.node.jobs and self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:

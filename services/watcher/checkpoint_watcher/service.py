@@ -386,7 +386,7 @@ class Watcher:
         match envelope.message:
             case TransferReport() as report if who is Service.TRANSFER:
                 await self.inbox.put(TransferReported(sender.incarnation, report))
-            case UploaderReport() as said if who is Service.UPLOADER and envelope.job in self.machine.node.jobs:
+            case UploaderReport() as said if who is Service.UPLOADER:
                 await self.inbox.put(UploaderReported(envelope.job, sender.incarnation, said))
             case _:
                 self._ignore(envelope)

@@ -3,7 +3,7 @@
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Incarnation, StoreId
+from checkpoint_replicator.ids import Epoch, Incarnation, Job, StoreId
 from checkpoint_replicator.messages import TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView, Orders, Outcome
 from checkpoint_watcher import effects as do
@@ -87,6 +87,15 @@ def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherS
     for event in again:
         assert machine.handle(event, now) == []
         assert machine.next_deadline() == deadline
+
+
+def test_what_an_uploader_says_of_a_job_that_nobody_knows_here_is_not_kept(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    said = UploaderReport(root="file:///b")
+    shell.feed(did.UploaderReported(Job("stranger"), Incarnation("u0"), said))
+    assert shell.machine.reporter.uploader_said == {}
+    shell.feed(did.UploaderReported(JOB, Incarnation("u0"), said))
+    assert shell.machine.reporter.uploader_said == {JOB: said}
 
 
 # ---- forgetting
