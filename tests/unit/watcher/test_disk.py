@@ -181,6 +181,12 @@ def test_a_trainers_wish_for_a_backup_is_seen(disk: Disk) -> None:
     assert disk.start().wished == (CLAIM.save,)
 
 
+def test_the_next_life_counts_what_a_shard_has_by_its_tree(disk: Disk) -> None:
+    tag = named(disk)
+    tree = disk.ramdisk.tree(tag.address)
+    assert disk.start().entries == {tag.address: len(tree.entries)}
+
+
 def test_a_stopped_hash_has_no_answer(disk: Disk) -> None:
     claim(disk)
     disk.stop()
