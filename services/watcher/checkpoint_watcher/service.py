@@ -80,8 +80,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 INBOX: Final = 1024
-HASHERS: Final = 3
-"""Two saves and one restore at once; the machine asks for no more."""
+HASHERS: Final = 4
+"""Two saves, a restore's verification and what has no sidecar, at once."""
 STRANGE_EVERY: Final = 1.0
 """Seconds between two log lines about messages that are not taken; each is counted."""
 LOCK_PAUSE: Final = 0.5
