@@ -52,7 +52,6 @@ replay: $(READY) ## decide again what a service decided: LOG=file that its input
 
 nightly: $(READY) ## the long run: seeds, mutants, crash points, soaks; report in build/nightly.json and build/nightly.txt
 	PYTHONPATH=tests $(PY) -m simulation.nightly $(ARGS)
-	$(PY) -m pytest tests/crash --all-crashes
 
 bench: $(READY) ## measure against plain references; Markdown, and build/bench.json
 	set -e; for script in benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done

@@ -17,7 +17,7 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.messages import PROTOCOL_VERSION, Envelope
 from checkpoint_replicator.quote import quote
 
-__all__ = ["BODY_FRAMES_LIMIT", "BODY_LIMIT", "FRAME_LIMIT", "HEADER_LIMIT", "decode", "encode"]
+__all__ = ["BODY_FRAMES_LIMIT", "BODY_LIMIT", "FRAME_LIMIT", "HEADER_LIMIT", "check_body", "decode", "encode"]
 
 HEADER_LIMIT: Final = 32 << 20
 """Bytes of a header. A node's report of 10,000 shards has about 3 MiB."""
@@ -53,20 +53,32 @@ def encode(envelope: Envelope) -> list[bytes]:
     return [_PREFIX + name.encode(), packed]
 
 
+def check_body(body: Sequence[bytes | memoryview]) -> None:
+    """Hold a message's body frames to all limits; both who sends and who reads them asks.
+
+    Raises:
+        ProtocolError: they are too many, one is too large, or all together are.
+    """
+    if len(body) > BODY_FRAMES_LIMIT:
+        raise ProtocolError(f"expected at most {BODY_FRAMES_LIMIT} body frames, found {len(body)}")
+    sizes = [len(frame) for frame in body]
+    if (largest := max(sizes, default=0)) > FRAME_LIMIT:
+        raise ProtocolError(f"expected frames of at most {FRAME_LIMIT} bytes, found one of {largest}")
+    if (size := sum(sizes)) > BODY_LIMIT:
+        raise ProtocolError(f"expected a body of at most {BODY_LIMIT} bytes, found {size}")
+
+
 def decode(frames: Sequence[bytes | memoryview]) -> tuple[Envelope, tuple[memoryview, ...]]:
     """Return the message and views of its body frames.
 
-    Nesting is bounded by the parser's own stack, everything else by HEADER_LIMIT, BODY_FRAMES_LIMIT and BODY_LIMIT.
+    Nesting is bounded by the parser's own stack, everything else by HEADER_LIMIT and `check_body`.
 
     Raises:
         ProtocolError: anything else than a message of this protocol version.
     """
     if len(frames) < 2:  # noqa: PLR2004 - protocol and header
         raise ProtocolError(f"expected at least 2 frames, found {len(frames)}")
-    if len(frames) - 2 > BODY_FRAMES_LIMIT:
-        raise ProtocolError(f"expected at most {BODY_FRAMES_LIMIT} body frames, found {len(frames) - 2}")
-    if (size := sum(map(len, frames[2:]))) > BODY_LIMIT:
-        raise ProtocolError(f"expected a body of at most {BODY_LIMIT} bytes, found {size}")
+    check_body(frames[2:])
     name = _type(bytes(frames[0][:_PROTOCOL_LIMIT]))
     header = frames[1]
     if len(header) > HEADER_LIMIT:

@@ -33,6 +33,7 @@ from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import AddEvent, Change, Delete, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
 from checkpoint_replicator.store.redis import RedisManifestStore
+from checkpoint_replicator.wishes import WishAnswer, WishState
 from support.memory_store import MemoryManifestStore, StoreModel
 from support.redis import command, until
 
@@ -606,6 +607,17 @@ async def test_the_decision_of_another_epoch_is_not_seen(store: ManifestStore) -
     assert view.epoch == next_epoch
     assert view.restore is None
     assert view.plan is None
+
+
+async def test_what_became_of_an_order_is_read_alone(store: ManifestStore) -> None:
+    lease = await lead(store)
+    answer = WishAnswer(kind="hold", state=WishState.DONE, reason="held", at=5.0)
+    assert await store.wish_answer(JOB, "w") is None
+    await write(store, lease, stamp(1), SetHash("wishes", {"w": to_json(answer), "broken": "7"}))
+    assert await store.wish_answer(JOB, "w") == answer
+    assert await store.wish_answer(JOB, "other") is None
+    with pytest.raises(ProtocolError, match="wishes"):
+        await store.wish_answer(JOB, "broken")
 
 
 async def test_a_view_never_mixes_two_writes(rig: Rig, store: ManifestStore) -> None:

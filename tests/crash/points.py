@@ -9,9 +9,10 @@ import checkpoint_coordinator.failpoints
 import checkpoint_transfer.failpoints
 import checkpoint_uploader.failpoints
 import checkpoint_watcher.failpoints
+from checkpoint_coordinator.index import BY_PEOPLE
 from support.house import ROOT
 
-__all__ = ["CHOSEN", "EVERY", "REACHABLE", "UNREACHED", "choose", "stage_of"]
+__all__ = ["CHOSEN", "EVERY", "RARE", "REACHABLE", "UNREACHED", "choose", "stage_of"]
 
 CHOSEN: Final = 12
 """So many crashes and sequences together run with every commit; all run at night."""
@@ -95,6 +96,7 @@ ELSEWHERE: Final = {
 
 SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
 FORGET = "people order it, and the job is gone then"
+ORDERED = "people order it"
 UNREACHED: Final = {
     "watcher PublishMarkers 10": "needs a marker's directory that was not made before",
     "watcher Start 4": "needs a trash that was not emptied before",
@@ -108,6 +110,7 @@ UNREACHED: Final = {
     "transfer TrimPartials": SIMULATED,
     "watcher ClaimSave 4": "needs the first claim of an epoch",
     "transfer ForgetPeer": SIMULATED,
+    "uploader Begin unforce": "people order it: it removes their restore.version",
     "uploader Begin prune": "nobody orders it while retention is off",
     "uploader Cancel": SIMULATED,
     "uploader Quit": "ends the process by itself",
@@ -125,12 +128,21 @@ UNREACHED: Final = {
     "coordinator Write backup=listing": "never stands in a record with a name",
     "coordinator Write backup=abandoned": SIMULATED,
     "coordinator Write -backup": SIMULATED,
-    "coordinator Write node=accepted": SIMULATED,
     "coordinator Write node=closed": SIMULATED,
     "coordinator Write -node": SIMULATED,
     "coordinator Write -alive": SIMULATED,
     "coordinator Write -inventory": SIMULATED,
+    "coordinator Write backup=superseded": ORDERED,
+    **{f"coordinator Write {sign}{key}": ORDERED for key in ("wishes", *BY_PEOPLE) for sign in ("", "-")},
+    **{f"coordinator Write -{key}": FORGET for key in ("epoch", "keep", "steps", "backups", "lastbackup", "events")},
 }
+RARE: Final = (
+    "coordinator Write orders",
+    "coordinator Write -orders",
+    "coordinator Write inventory",
+    "coordinator Write epoch=restoring done",
+)
+"""These lie not every time on the way of their stage: they run at night, and are not chosen with a commit."""
 
 
 def effect_of(point: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import zmq
 from prometheus_client import CollectorRegistry
 
+from checkpoint_replicator import wire
 from checkpoint_replicator.bus import Received, zeromq
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
 from checkpoint_replicator.ids import Host, Incarnation, Job
@@ -105,7 +106,7 @@ def report(incarnation: str) -> Envelope:
 async def test_s65_a_frame_over_the_limit_is_not_sent_and_smaller_ones_go_on(
     bus: ZeroMQBus, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zeromq, "FRAME_LIMIT", MIB)
+    monkeypatch.setattr(wire, "FRAME_LIMIT", MIB)
     inbox = Inbox()
     sender = bus.push(await bus.pull(TCP, inbox))
     await eventually(lambda: sender.connected)

@@ -256,6 +256,13 @@ def test_a_key_that_somebody_spoilt_is_named_and_written_anew(key: str, value: s
     commit(bench, nodes, 2)
 
 
+def test_a_store_that_nobody_touched_is_never_repaired() -> None:
+    bench, nodes = running()
+    commit(bench, nodes, 1)
+    bench.run(3 * bench.times.repair)
+    assert bench.coordinators[0].said("index_repaired") == []
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_new_coordinator_goes_on_whatever_somebody_spoilt(key: str) -> None:
     bench, nodes = running()

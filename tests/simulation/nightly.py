@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1 << 30, help="so many at most")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="where the report goes")
     parser.add_argument("--no-mutants", action="store_true")
-    parser.add_argument("--no-tests", action="store_true", help="leave out the tests that are marked nightly")
+    parser.add_argument("--no-tests", action="store_true", help="leave out tests that are marked nightly, and crashes")
     options = parser.parse_args(arguments)
     options.build.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         report["mutants"] = _mutants(options.build)
     if not options.no_tests:
         report["tests"] = _tests(options.build)
+        report["crash"] = {"code": _run(["-m", "pytest", "-q", "tests/crash", "--all-crashes"]), "report": "crash.txt"}
     faults = _faults(report)
     report["faults"] = faults
     (options.build / "nightly.json").write_text(json.dumps(report, indent=1))
@@ -85,7 +86,7 @@ def _mutants(build: Path) -> dict[str, Any]:
 
 
 def _tests(build: Path) -> dict[str, Any]:
-    """Run what is marked nightly: all crash points, the whole size of what CI runs small."""
+    """Run what is marked nightly: the whole size of what CI runs small."""
     junit = build / "nightly-tests.xml"
     code = _run(["-m", "pytest", "-q", "-m", "nightly", f"--junitxml={junit}"])
     return {"code": code, "report": junit.name}
@@ -104,6 +105,8 @@ def _faults(report: dict[str, Any]) -> list[str]:
         found.append(f"mutants: {', '.join(report['mutants']['lived']) or 'too slow'}")
     if report.get("tests", {}).get("code") not in {None, 0, 5}:  # 5: nothing is marked
         found.append("tests that are marked nightly failed")
+    if report.get("crash", {}).get("code"):
+        found.append("crash points or sequences failed")
     return found
 
 
@@ -128,6 +131,10 @@ def _text(report: dict[str, Any]) -> str:
         ]
     if "tests" in report:
         lines += ["", f"tests that are marked nightly: exit code {report['tests']['code']}"]
+    if "crash" in report:
+        lines += [
+            f"all crash points and sequences: exit code {report['crash']['code']}, see {report['crash']['report']}"
+        ]
     lines += ["", *(f"FAULT: {fault}" for fault in report["faults"]), *simulation["stories"]]
     return "\n".join(lines) + "\n"
 

@@ -17,6 +17,7 @@ from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHa
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.view import RawView, parse_view
+from checkpoint_replicator.wishes import WishAnswer
 
 Value = str | dict[str, str] | dict[str, float] | set[str] | list[dict[str, str]]
 
@@ -82,14 +83,10 @@ class StoreModel:
     def contents(self) -> dict[str, Value]:
         """Return every key with a copy of its value: text, hash, scores, set or list of stream entries."""
         self._expire()
-        parts: tuple[Mapping[str, Value], ...] = (
-            self._strings,
-            self._hashes,
-            self._scores,
-            self._sets,
-            self._streams,
-        )
-        return {key: part[key] if isinstance(part[key], str) else part[key].copy() for part in parts for key in part}  # type: ignore[union-attr]
+        found: dict[str, Value] = {}
+        for part in self._parts():
+            found.update({key: value if isinstance(value, str) else value.copy() for key, value in part.items()})
+        return found
 
     def ttl(self, key: str) -> float | None:
         """Return the seconds that a key has left, None where it stays."""
@@ -221,6 +218,12 @@ class StoreModel:
         )
         return parse_view(raw, job, host, rank)
 
+    def wish_answer(self, job: Job, wish: str) -> WishAnswer | None:
+        self._reach()
+        key = job_key(job, "wishes")
+        text = self._hash(key).get(wish)
+        return None if text is None else from_json(WishAnswer, text, key)
+
     def check(self) -> tuple[str, ...]:
         self._reach()
         return self.problems
@@ -244,16 +247,13 @@ class StoreModel:
         self._streams.pop(key, None)
         self._expires.pop(key, None)
 
+    def _parts(self) -> tuple[Mapping[str, Value], ...]:
+        """Return everything, a part for each type."""
+        return self._strings, self._hashes, self._scores, self._sets, self._streams
+
     def _is_other(self, key: str, kind: Mapping[str, Value]) -> bool:
         """Tell whether a key has another type."""
-        parts: tuple[Mapping[str, Value], ...] = (
-            self._strings,
-            self._hashes,
-            self._scores,
-            self._sets,
-            self._streams,
-        )
-        return any(key in part for part in parts if part is not kind)
+        return any(key in part for part in self._parts() if part is not kind)
 
     def _hash(self, key: str) -> dict[str, str]:
         if self._is_other(key, self._hashes):
@@ -397,6 +397,9 @@ class MemoryManifestStore:
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         return self.model.view(job, host, rank)
+
+    async def wish_answer(self, job: Job, wish: str) -> WishAnswer | None:
+        return self.model.wish_answer(job, wish)
 
     async def check(self) -> tuple[str, ...]:
         return self.model.check()

@@ -97,6 +97,12 @@ def test_a_number_that_fits_into_no_message_is_a_protocol_error_of_the_sender() 
         encode(envelope(Want(address=Address("a" * 64), answer_to=PEER, credit=1 << 70)))
 
 
+def test_a_frame_of_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FRAME_LIMIT", 10)
+    with pytest.raises(ProtocolError, match="expected frames of at most 10 bytes, found one of 12"):
+        decode([*encode(envelope()), b"1234", b"567890123456"])
+
+
 def test_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "BODY_LIMIT", 10)
     with pytest.raises(ProtocolError, match="expected a body of at most 10 bytes, found 12"):

@@ -267,8 +267,9 @@ class Archive:
     def supersede(self, branch: Branch) -> tuple[str, ...]:
         """Take backups that people went back behind out of all later decisions; returns the names of those."""
         names: list[str] = []
+        before = self.superseded
         for entry in self.listing.entries if self.listing is not None else ():
-            if not entry.whole or not entry.tags or entry.name == branch.backup or entry.name in self.superseded:
+            if not entry.whole or not entry.tags or entry.name == branch.backup or entry.name in before:
                 continue
             save = entry.tags[0].save
             newer_foreign = save.epoch == 0 and branch.backup is not None and entry.name > branch.backup
@@ -386,7 +387,8 @@ class Archive:
             if record is not None and record.state is Phase.ABANDONED:
                 at = time_of(entry.name) or 0.0
                 self._put(msgspec.structs.replace(record, state=Phase.COMPLETE, verified_at=at, reason=""))
-        valid = [entry for entry in whole if entry.name not in self.superseded]
+        superseded = self.superseded
+        valid = [entry for entry in whole if entry.name not in superseded]
         newest = max(valid, key=lambda entry: entry.name, default=None)
         if newest is None:
             return

@@ -144,6 +144,10 @@ class Desk:
         """Whether the job has been at rest for so long that it counts as ended."""
         return self.state.epoch is not None and self.state.epoch.state is EpochState.IDLE
 
+    def listed(self) -> set[Host]:
+        """Return the hosts whose registration says that they have data of the job."""
+        return {host for host, record in self.registered.items() if self.job in record.jobs}
+
     def reports(self) -> dict[Host, tuple[tuple[Held, ...], Peer | None]]:
         """Return what live hosts hold, and how they are reached."""
         found = ((host, self.hearing.voices[host].report) for host in self.live)

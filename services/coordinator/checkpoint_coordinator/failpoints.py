@@ -2,10 +2,17 @@
 
 from typing import Final
 
+from checkpoint_coordinator.archive import Phase
+from checkpoint_coordinator.commit import SaveState
+from checkpoint_coordinator.ledger import DECISION, FAMILIES, OURS
 from checkpoint_replicator.failpoint import numbered
+from checkpoint_replicator.records import EpochState
+from checkpoint_replicator.session import SessionState
 
-__all__ = ["CHANGES", "POINTS"]
+__all__ = ["CHANGES", "KEYS", "POINTS"]
 
+KEYS: Final = (*OURS, *(family.removesuffix(":") for family in (*FAMILIES, DECISION)), "events")
+STATES: Final = {"epoch": EpochState, "step": SaveState, "backup": Phase, "node": SessionState}
 CHANGES: Final[dict[str, int | None]] = {
     "AcquireLease": 1,
     "RenewLease": 1,
@@ -15,49 +22,10 @@ CHANGES: Final[dict[str, int | None]] = {
     "RemoveJob": 1,
     "Publish": None,
     "Note": None,
-    "Write epoch": 1,
-    "Write epoch=gathering": 1,
-    "Write epoch=deciding": 1,
-    "Write epoch=restoring": 1,
-    "Write epoch=running": 1,
-    "Write epoch=idle": 1,
-    "Write restore": 1,
-    "Write -restore": 1,
-    "Write keep": 1,
-    "Write orders": 1,
-    "Write -orders": 1,
-    "Write step": 1,
-    "Write step=saving": 1,
-    "Write step=replicating": 1,
-    "Write step=committed": 1,
-    "Write step=incomplete": 1,
-    "Write step=mutated": 1,
-    "Write step=skipped": 1,
-    "Write step=abandoned": 1,
-    "Write -step": 1,
-    "Write steps": 1,
-    "Write backup": 1,
-    "Write backup=listing": 1,
-    "Write backup=reserving": 1,
-    "Write backup=uploading": 1,
-    "Write backup=sealing": 1,
-    "Write backup=closing": 1,
-    "Write backup=complete": 1,
-    "Write backup=abandoned": 1,
-    "Write -backup": 1,
-    "Write backups": 1,
-    "Write lastbackup": 1,
-    "Write node": 1,
-    "Write node=open": 1,
-    "Write node=accepted": 1,
-    "Write node=running": 1,
-    "Write node=closed": 1,
-    "Write -node": 1,
-    "Write alive": 1,
-    "Write -alive": 1,
-    "Write inventory": 1,
-    "Write -inventory": 1,
     "Write event": 1,
+    **{f"Write {key}": 1 for key in KEYS if key != "events"},
+    **{f"Write -{key}": 1 for key in KEYS},
+    **{f"Write {key}={state}": 1 for key, states in STATES.items() for state in states},
 }
 """A write is one script at Redis, so it is done or not; `=` names the state that it writes, `-` that a key goes."""
 POINTS: Final = numbered(CHANGES)

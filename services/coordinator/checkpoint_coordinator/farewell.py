@@ -43,7 +43,7 @@ class Farewell:
             self._wishes.answer(forgetting.wish, WishKind.FORGET, WishState.REFUSED, reason, now)
             return
         self._order()
-        late = self._late(now)
+        late = self._late()
         if late:
             more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
             waited = f"waiting for {', '.join(late[:MOST_NAMED])}{more}"
@@ -51,13 +51,12 @@ class Farewell:
             return
         self.complete = True
 
-    def _late(self, now: float) -> list[Host]:
+    def _late(self) -> list[Host]:
         """Name live hosts that have something, and registered ones that were not heard yet and are not lost."""
         desk = self._desk
         late = {host for host in desk.live if not desk.hearing.voices[host].fresh or desk.holds_anything(host)}
-        if now - desk.since < desk.times.lost:
-            named = {host for host, record in desk.registered.items() if desk.job in record.jobs}
-            late |= named - desk.hearing.voices.keys()
+        if desk.patient:
+            late |= desk.listed() - desk.hearing.voices.keys()
         return sorted(late)
 
     def _comes_back(self) -> str:

@@ -51,6 +51,8 @@ class Hearing:
         self.voices: dict[Host, Voice] = {}
         self._times = times
         self._old: dict[Incarnation, Host] = {}
+        self._shards = 0
+        """So many shards all reports together name."""
         self._calls: dict[Host, tuple[float, str]] = {}
         """Hosts that told Redis that they cannot reach us: when that was read, and why."""
 
@@ -74,8 +76,8 @@ class Hearing:
         before = self.voices.get(sender.host)
         if before is None and len(self.voices) >= MOST_HOSTS:
             return False
-        held = len(report.held) - (len(before.report.held) if before is not None else 0)
-        if held > 0 and held + sum(len(voice.report.held) for voice in self.voices.values()) > MOST_SHARDS:
+        more = len(report.held) - (len(before.report.held) if before is not None else 0)
+        if more > 0 and self._shards + more > MOST_SHARDS:
             return False
         if before is not None and before.incarnation == sender.incarnation:
             if report.version < before.report.version:
@@ -90,6 +92,7 @@ class Hearing:
                 before.progress if same and before else None, report.restore.have, report.restore.size, now
             )
         self.voices[sender.host] = Voice(sender.host, sender.incarnation, report, now, progress)
+        self._shards += more
         self._calls.pop(sender.host, None)
         return True
 
@@ -147,4 +150,4 @@ class Hearing:
     def forget_silent(self, now: float, age: float) -> None:
         """Forget hosts that said nothing for so long."""
         for host in [host for host in self.voices if self.silence(host, now) > age]:
-            del self.voices[host]
+            self._shards -= len(self.voices.pop(host).report.held)

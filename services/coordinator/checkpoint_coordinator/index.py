@@ -19,7 +19,7 @@ from checkpoint_replicator.records import EpochRecord, FetchPlan, KeepList, Orde
 from checkpoint_replicator.save import Save, ShardKey, parse_save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store import Change, Delete, SetHash, SetScores
-from checkpoint_replicator.store.fields import from_fields, from_json, to_fields, to_json
+from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.wishes import Branch, Forced, Forgetting, Forgotten, Hold, WishAnswer
 
 __all__ = ["BY_PEOPLE", "Hashes", "SaveRecord", "State", "changes", "hashes", "merged", "recall", "score"]
@@ -128,7 +128,7 @@ def hashes(state: State, texts: Texts | None = None) -> Hashes:
     show("steps", None, partial(_scores, tuple(state.saves)), *state.saves)
     for name, backup in state.backups.items():
         show(f"backup:{name}", backup, partial(to_fields, backup))
-    found["backups"] = {name: repr(backup.verified_at) for name, backup in state.backups.items()}
+    found["backups"] = {name: score_text(backup.verified_at) for name, backup in state.backups.items()}
     if state.last_backup is not None:
         show("lastbackup", state.last_backup, partial(to_fields, state.last_backup))
     for key in BY_PEOPLE:
@@ -183,7 +183,7 @@ def merged(known: Hashes, written: Sequence[Change]) -> Hashes:
             case SetHash(key, fields, replace):
                 after[key] = dict(fields) if replace else {**after.get(key, {}), **fields}
             case SetScores(key, scores, replace):
-                texts = {member: repr(number) for member, number in scores.items()}
+                texts = {member: score_text(number) for member, number in scores.items()}
                 after[key] = texts if replace else {**after.get(key, {}), **texts}
             case Delete(key):
                 after.pop(key, None)
@@ -204,7 +204,7 @@ def _orders(orders: Mapping[Host, Orders]) -> dict[str, str]:
 
 
 def _scores(saves: Sequence[Save]) -> dict[str, str]:
-    return {str(save): repr(score(save)) for save in saves}
+    return {str(save): score_text(score(save)) for save in saves}
 
 
 def _restore(record: RestoreRecord, plans: Mapping[Rank, FetchPlan]) -> dict[str, str]:

@@ -17,6 +17,7 @@ KEPT_DECISIONS = 8
 OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive", "wishes", *BY_PEOPLE)
 INDEX = "keys"
 """Written with every change."""
+DECISION = "restore:"
 FAMILIES = ("step:", "backup:", "node:", "inventory:")
 
 
@@ -63,7 +64,10 @@ class Ledger:
         """Return what must be written, or None when all stands there or a write is under way."""
         if self._flight is not None or now < self._retry:
             return None
-        ours = {key: fields for key, fields in self.known.items() if key in wanted or self._is_ours(key, wanted)}
+        shown = self._shown(wanted)
+        ours = {
+            key: fields for key, fields in self.known.items() if key in wanted or _is_ours(key) or _past(key, shown)
+        }
         listed: list[Change] = changes(wanted, ours)
         if not listed and not events and stamp <= self.written:
             return None
@@ -91,7 +95,7 @@ class Ledger:
         """
         if self._flight is not None or not self.written <= fence <= max(self.written, self._failed):
             return ()
-        ours = {key for key in {*self.known, *found} if self._is_ours(key, {}) or key.startswith("restore:")}
+        ours = {key for key in {*self.known, *found} if _is_ours(key) or key.startswith(DECISION)}
         spoilt = tuple(sorted(key for key in ours if self.known.get(key, {}) != found.get(key, {})))
         if spoilt:
             self.known = {key: dict(fields) for key, fields in found.items()}
@@ -134,17 +138,21 @@ class Ledger:
     def decisions(self) -> list[tuple[int, dict[str, str]]]:
         """Return the restore decisions that Redis shows, oldest first."""
         found = [
-            (int(key.partition(":")[2]), fields)
+            (int(key.removeprefix(DECISION)), fields)
             for key, fields in self.known.items()
-            if key.startswith("restore:") and key.partition(":")[2].isdigit()
+            if key.startswith(DECISION) and key.removeprefix(DECISION).isdigit()
         ]
         return sorted(found, key=lambda pair: pair[0])
 
-    def _is_ours(self, key: str, wanted: Hashes) -> bool:
-        if key in OURS or key.startswith(FAMILIES):
-            return True
-        if not key.startswith("restore:"):
-            return False
-        if key == f"restore:{wanted.get('epoch', {}).get('number')}":
-            return True  # the decision of an abandoned epoch must not be read as that of the standing one
-        return key not in {f"restore:{number}" for number, _ in self.decisions()[-KEPT_DECISIONS:]}
+    def _shown(self, wanted: Hashes) -> frozenset[str]:
+        """Return the earlier decisions that stay; that of an abandoned epoch must not be read as the standing one's."""
+        earlier = {f"{DECISION}{number}" for number, _ in self.decisions()[-KEPT_DECISIONS:]}
+        return frozenset(earlier - {f"{DECISION}{wanted.get('epoch', {}).get('number')}"})
+
+
+def _is_ours(key: str) -> bool:
+    return key in OURS or key.startswith(FAMILIES)
+
+
+def _past(key: str, shown: frozenset[str]) -> bool:
+    return key.startswith(DECISION) and key not in shown

@@ -396,8 +396,9 @@ class CoordinatorMachine:
         """Return the hosts of the job that may call for help."""
         desk = self.desk
         known = desk.hearing.voices.keys() | {member.host for member in desk.members}
-        listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
-        silent = (host for host in sorted(known | listed) if desk.hearing.silence(host, now) >= self._times.suspect)
+        silent = (
+            host for host in sorted(known | desk.listed()) if desk.hearing.silence(host, now) >= self._times.suspect
+        )
         return tuple(silent)[:MOST_ASKED]
 
     def _look(self, now: float) -> None:

@@ -84,8 +84,8 @@ def given_up(desk: Desk, now: float) -> Iterator[str]:
 def _others(desk: Desk) -> list[Host]:
     """Return the hosts without a rank of which anything says that they have data of the job."""
     ranked = {member.host for member in desk.members}
-    listed = {host for host, record in desk.registered.items() if desk.job in record.jobs}
-    return sorted((desk.hearing.voices.keys() | listed) - ranked)  # Redis may have forgotten one that was heard before
+    known = desk.hearing.voices.keys() | desk.listed()  # Redis may have forgotten one that was heard before
+    return sorted(known - ranked)
 
 
 def _since(desk: Desk, host: Host, now: float) -> str:

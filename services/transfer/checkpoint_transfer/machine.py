@@ -5,6 +5,7 @@ when there is room beside the reserve. Everything may come twice, late or not at
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -245,9 +246,8 @@ class TransferMachine:
         for offer in orders.offers:
             self._jobs[offer.tag.address] = offer.tag.job
         yield from self._offer(self._offers.handle(offers.OffersOrdered(orders.offers), now), now)
-        offered = self._offers.addresses
         for address in [address for address, fault in self._faults.items() if fault.kind == "mutated"]:
-            if address not in offered:
+            if address not in self._offers:
                 del self._faults[address]
         fetches = {order.tags[0].address: order for order in orders.fetches if order.tags}
         for address, fetch in list(self._fetches.items()):
@@ -443,8 +443,9 @@ class TransferMachine:
 
     def _forget_job(self, address: Address) -> None:
         """Peers may ask for what never was: nothing stays of that."""
-        known = address in self._fetches or address in self._opening or address in self._offers.addresses
-        if not known and address not in self._serving and not self._serving.is_wanted(address):
+        if address in self._serving or address in self._fetches or address in self._opening or address in self._offers:
+            return
+        if not self._serving.is_wanted(address):
             self._jobs.pop(address, None)
 
     def _serve(self, address: Address, served: Iterable[Addressed]) -> Iterator[do.TransferEffect]:
@@ -463,7 +464,7 @@ class TransferMachine:
         if address in self._fetches or self._serving.is_wanted(address):
             return
         self._serving.close(address)
-        if address not in self._offers.addresses:
+        if address not in self._offers:
             self._jobs.pop(address, None)
         if address not in self._opening:
             yield do.Close(address)
@@ -498,13 +499,13 @@ class TransferMachine:
 
     def _check(self, address: Address, now: float) -> Iterator[do.TransferEffect]:
         """Hash the own shard again, but not again and again for a peer whose memory is bad."""
-        last = self._checked.get(address)
-        known = address in self._serving or address in self._offers.addresses
-        if not known and len(self._checked) >= MOST_STRANGE:
-            return  # nobody gets a byte of it from us now
-        if address in self._faults or (last is not None and now < last + self._limits.checked_gap):
+        before = now - self._limits.checked_gap
+        for old in list(takewhile(lambda one: self._checked[one] <= before, self._checked)):  # oldest first
+            del self._checked[old]
+        if address in self._faults or address in self._checked:
             return
-        self._checked = {known: at for known, at in self._checked.items() if now < at + self._limits.checked_gap}
+        if len(self._checked) >= MOST_STRANGE and address not in self._serving and address not in self._offers:
+            return  # nobody gets a byte of it from us now
         self._checked[address] = now
         yield do.CheckShard(address)
 

@@ -116,6 +116,7 @@ class Offers:
         """Start without orders."""
         self._patience = patience
         self._offers: dict[tuple[Address, Host], _Offer] = {}
+        self._addresses: frozenset[Address] = frozenset()
 
     def handle(self, event: OffersEvent, now: float) -> list[OffersEffect]:
         """Take one event."""
@@ -160,7 +161,11 @@ class Offers:
     @property
     def addresses(self) -> frozenset[Address]:
         """Addresses that are offered, stored ones too."""
-        return frozenset(address for address, _ in self._offers)
+        return self._addresses
+
+    def __contains__(self, address: Address) -> bool:
+        """Tell whether the shard is offered to anyone, or was and is stored there."""
+        return address in self._addresses
 
     def tags_of(self, address: Address) -> tuple[Tag, ...]:
         """Every tag under which the shard is offered."""
@@ -184,6 +189,7 @@ class Offers:
                 if known.state is CopyState.STORED or known.state is CopyState.MUTATED:
                     offer.state, offer.reason = known.state, known.reason
                     offer.due = None if known.state is CopyState.MUTATED else now
+        self._addresses = frozenset(address for address, _ in self._offers)
 
     def _refuse(
         self, address: Address, host: Host, kind: str, reason: str, *, retry: bool, now: float

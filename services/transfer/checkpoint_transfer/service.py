@@ -120,6 +120,7 @@ class TransferService:
         self._stores = ThreadPoolExecutor(config.hash_threads, thread_name_prefix="store")
         self._reads = ThreadPoolExecutor(config.read_threads, thread_name_prefix="read")
         self._names = ThreadPoolExecutor(2, thread_name_prefix="name")
+        self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")  # whole shards: nobody waits behind them
         self._machine: TransferMachine
         self._peer: Peer
 
@@ -167,7 +168,7 @@ class TransferService:
         for line, _ in self._lines.values():
             line.close()
         self._disk.end()
-        for pool in (self._stores, self._reads, self._names):
+        for pool in (self._stores, self._reads, self._names, self._checks):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     def _advertised(self, endpoint: str) -> str:
@@ -243,7 +244,7 @@ class TransferService:
             case do.OpenShard(address):
                 self._start(effect, self._names, partial(self._disk.open_shard, address), self._inbox.put_nowait)
             case do.CheckShard(address):
-                self._start(effect, self._names, partial(self._disk.check, address), self._checked)
+                self._start(effect, self._checks, partial(self._disk.check, address), self._checked)
             case do.Close(address):
                 self._start(effect, self._names, partial(self._disk.close, address), lambda _: None)
             case do.TrimPartials(reserve, busy):

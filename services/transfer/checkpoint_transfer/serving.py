@@ -1,5 +1,6 @@
 """Pure: all peers that are being served, one `Holder` for each peer and shard."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -52,6 +53,9 @@ class Serving:
         self._patience = patience
         self._serves: dict[Address, Serve] = {}
         self._parked: dict[tuple[Address, Source], Parked] = {}
+        self._waiting: Counter[Address] = Counter()
+        self._runs = 0
+        """How many peers are parked for each shard, and how many runs all of them name."""
 
     def __contains__(self, address: Address) -> bool:
         return address in self._serves
@@ -67,23 +71,28 @@ class Serving:
         serve.have = have
         for _, holder in serve.holders.values():
             holder.have = have
-        keys = [key for key in self._parked if key[0] == address]
-        return [self._parked.pop(key).want for key in keys]
+        keys = [key for key in self._parked if key[0] == address] if address in self._waiting else []
+        return [self._unpark(key) for key in keys]
 
     def park(self, want: Want, now: float) -> bool:
         """Keep a Want for a shard that is not known yet; False when there are too many."""
         key = (want.address, source_of(want.answer_to))
-        if key not in self._parked and len(self._parked) >= self._most:
+        known = self._parked.get(key)
+        if known is None and len(self._parked) >= self._most:
             return False
-        if len(want.runs) + sum(len(parked.want.runs) for parked in self._parked.values()) > MOST_RUNS:
+        runs = self._runs + len(want.runs) - (len(known.want.runs) if known else 0)
+        if runs > MOST_RUNS:
             return False
         self._parked[key] = Parked(want, now + self._patience.parked)
+        self._runs = runs
+        if known is None:
+            self._waiting[want.address] += 1
         return True
 
     def is_wanted(self, address: Address) -> bool:
         """Tell whether a peer is served out of this shard, or waits for it."""
         serve = self._serves.get(address)
-        return bool(serve and serve.holders) or any(parked == address for parked, _ in self._parked)
+        return bool(serve and serve.holders) or address in self._waiting
 
     def want(self, want: Want, now: float) -> list[Addressed] | None:
         """Take a Want for a known shard; None: its runs lie outside of the shard, or too many peers are served."""
@@ -142,7 +151,7 @@ class Serving:
             if holder.is_forgotten(now):
                 self.stop(address, source)
         late = [key for key, parked in self._parked.items() if now >= parked.deadline]
-        return effects, [self._parked.pop(key).want for key in late]
+        return effects, [self._unpark(key) for key in late]
 
     def poke(self, now: float) -> list[tuple[Address, Addressed]]:
         """Let holders go on that waited for the budget, those that had least first."""
@@ -159,6 +168,14 @@ class Serving:
         deadlines = [deadline for _, _, holder in self._all() if (deadline := holder.next_deadline()) is not None]
         deadlines += [parked.deadline for parked in self._parked.values()]
         return min(deadlines, default=None)
+
+    def _unpark(self, key: tuple[Address, Source]) -> Want:
+        want = self._parked.pop(key).want
+        self._runs -= len(want.runs)
+        self._waiting[want.address] -= 1
+        if not self._waiting[want.address]:
+            del self._waiting[want.address]
+        return want
 
     def _all(self) -> Iterator[tuple[Address, Source, Holder]]:
         for address, serve in self._serves.items():

@@ -6,6 +6,7 @@ one that finds its own content is done, so every order may be repeated, by any u
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -35,7 +36,10 @@ from checkpoint_uploader.progress import Progress
 from checkpoint_uploader.sending import Shards, send_shard
 from checkpoint_uploader.sweep import abandon, prune
 
-__all__ = ["Archive"]
+__all__ = ["KINDS", "Archive"]
+
+KINDS: Final = ("list", "reserve", "upload", "seal", "manifest", "abandon", "prune", "unforce")
+"""Kinds of orders: what an archive can carry out, and what metrics and logs tell apart."""
 
 
 class Archive:
@@ -82,10 +86,7 @@ class Archive:
             case "prune":
                 prune(folder, self._threads)
                 return self._done(order)
-        raise ProtocolError(
-            f"order of kind {quote(order.kind, 40)!r}, "
-            "expected list, reserve, upload, seal, manifest, abandon, prune or unforce"
-        )
+        raise ProtocolError(f"order of kind {quote(order.kind, 40)!r}, expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
 
     def _upload(self, folder: BackupFolder, order: BackupOrder) -> BackupResult:
         _expect_open(folder)

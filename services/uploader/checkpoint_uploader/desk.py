@@ -12,7 +12,7 @@ from checkpoint_replicator.ids import Job
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.messages import BackupResult, Envelope, Party, UploaderOrders, UploaderReport
 from checkpoint_replicator.quote import quote
-from checkpoint_uploader.archive import Archive
+from checkpoint_uploader.archive import KINDS, Archive
 from checkpoint_uploader.machine import (
     Begin,
     Cancel,
@@ -31,8 +31,6 @@ from checkpoint_uploader.progress import CancelledError, Progress
 
 __all__ = ["OrderDesk"]
 
-KINDS: Final = frozenset({"list", "reserve", "upload", "seal", "manifest", "abandon", "prune"})
-"""Kinds of orders that a metric tells apart."""
 _INBOX: Final = 256
 _LOOK: Final = 0.5
 """Seconds between two looks at the progress of the threads."""

@@ -14,6 +14,7 @@ CHANGES: Final[dict[str, int | None]] = {
     "Begin manifest": 1,
     "Begin abandon": 11,
     "Begin prune": 12,
+    "Begin unforce": 1,
     "Cancel": None,
     "Report": None,
     "Quit": None,

@@ -30,7 +30,7 @@ from checkpoint_replicator.errors import BusyError, ConfigError, ProtocolError
 from checkpoint_replicator.logs import Log
 from checkpoint_replicator.messages import Envelope
 from checkpoint_replicator.quote import quote
-from checkpoint_replicator.wire import FRAME_LIMIT, decode, encode
+from checkpoint_replicator.wire import FRAME_LIMIT, check_body, decode, encode
 
 __all__ = ["ZeroMQBus"]
 
@@ -197,7 +197,7 @@ class ZeroMQBus:
     def pack(self, envelope: Envelope, body: Body = ()) -> list[bytes] | None:
         """Return a message's first frames; None, counted and logged, where no reader would take it with this body."""
         try:
-            _check_frames(body)
+            check_body(body)
             return encode(envelope)
         except ProtocolError as error:
             self._unpackable.inc()
@@ -299,11 +299,6 @@ class ZeroMQBus:
                 return
             elif changed is not None:
                 changed(event == _UP)
-
-
-def _check_frames(body: Body) -> None:
-    if (largest := max(map(len, body), default=0)) > FRAME_LIMIT:
-        raise ProtocolError(f"expected frames of at most {FRAME_LIMIT} bytes, found one of {largest}")
 
 
 def _last(socket: _Socket) -> str:

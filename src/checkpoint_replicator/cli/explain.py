@@ -5,10 +5,10 @@ import asyncio
 import click
 import msgspec
 
+from checkpoint_replicator.cli.option import job_option, known_job, redis_option
 from checkpoint_replicator.cli.order import read_save
-from checkpoint_replicator.errors import UnknownJobError
 from checkpoint_replicator.explain import explain_job, explain_save
-from checkpoint_replicator.ids import Host, Job
+from checkpoint_replicator.ids import Host
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.store.redis import RedisManifestStore
 
@@ -16,33 +16,23 @@ __all__ = ["explain"]
 
 
 @click.command(short_help="Say why a job, or a save, is where it is.")
-@click.option("--job", "-j", required=True, metavar="NAME", help="Which job.")
+@job_option
 @click.option("--save", metavar="EPOCH.STEP", help="Explain this save, as `status` names it.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of the lines, for scripts.")
-@click.option(
-    "--redis",
-    metavar="URL",
-    envvar="CHECKPOINT_REDIS",
-    default="redis://127.0.0.1:6379/0",
-    show_default=True,
-    show_envvar=True,
-    help="The server; `up` prints its own.",
-)
+@redis_option
 def explain(job: str, save: str | None, redis: str, *, as_json: bool) -> None:
     """Say why a job is where it is: who is waited for, what was restored and why nothing newer, what people ordered.
 
     Exit codes: 0 explained, 66 no such job, 75 Redis does not answer, 76 a value in Redis does not parse.
     """
-    lines = asyncio.run(_read(redis, Job(job), None if save is None else read_save(save)))
+    lines = asyncio.run(_read(redis, job, None if save is None else read_save(save)))
     click.echo(msgspec.json.encode(lines).decode() if as_json else "\n".join(lines))
 
 
-async def _read(redis: str, job: Job, save: Save | None) -> list[str]:
+async def _read(redis: str, name: str, save: Save | None) -> list[str]:
     store = RedisManifestStore(redis)
     try:
-        jobs = await store.jobs()
-        if job not in jobs:
-            raise UnknownJobError(f"no job {job}; known: {', '.join(sorted(jobs)) or 'none'}")
+        job = await known_job(store, name)
         view = await store.view(job, Host(""), None)
         hashes = (await store.snapshot(job)).hashes
         return explain_job(view, hashes) if save is None else explain_save(save, view, hashes)

@@ -9,20 +9,20 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import click
 import msgspec
 
 from checkpoint_replicator.bus import Bus, Sender
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
-from checkpoint_replicator.errors import ProtocolError, RefusedError, UnknownJobError, UnreachableError
-from checkpoint_replicator.ids import Host, Incarnation, Job, job_fault, new_id
+from checkpoint_replicator.cli.option import Function, job_option, known_job, redis_option
+from checkpoint_replicator.errors import ProtocolError, RefusedError, UnreachableError
+from checkpoint_replicator.ids import Host, Incarnation, Job, new_id
 from checkpoint_replicator.messages import Envelope, Party, Service, Wish
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.save import Save, parse_save
 from checkpoint_replicator.store import ManifestStore
-from checkpoint_replicator.store.fields import from_json
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.wishes import WishAnswer, WishKind, WishState
 
@@ -34,34 +34,18 @@ GRACE: Final = 2.0
 """Seconds before the command's own deadline from which on the wish is not taken up any more."""
 LINGER: Final = 0.2
 
-Function = TypeVar("Function", bound=Callable[..., None])
-
 
 def order_options(command: Function) -> Function:
     """Give a command the options that every order has."""
-    options = (
-        click.option("--job", "-j", required=True, metavar="NAME", help="Which job."),
-        click.option(
-            "--redis",
-            metavar="URL",
-            envvar="CHECKPOINT_REDIS",
-            default="redis://127.0.0.1:6379/0",
-            show_default=True,
-            show_envvar=True,
-            help="The server; `up` prints its own.",
-        ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=5, max=3600),
-            default=30.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="After so long an order that was not taken up is given up.",
-        ),
+    timeout = click.option(
+        "--timeout",
+        type=click.FloatRange(min=5, max=3600),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="After so long an order that was not taken up is given up.",
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return job_option(redis_option(timeout(command)))
 
 
 def read_save(text: str) -> Save:
@@ -84,12 +68,10 @@ def run_order(redis: str, job: str, timeout: float, wish: Wish) -> str:
         RefusedError: the coordinator said no.
         UnreachableError: Redis or the coordinator did not answer by the deadline.
     """
-    if fault := job_fault(job):
-        raise UnknownJobError(f"--job: a job's name {fault}")
-    return asyncio.run(_run(redis, Job(job), timeout, wish))
+    return asyncio.run(_run(redis, job, timeout, wish))
 
 
-async def _run(redis: str, job: Job, seconds: float, wish: Wish) -> str:
+async def _run(redis: str, job: str, seconds: float, wish: Wish) -> str:
     store = RedisManifestStore(redis)
     bus = ZeroMQBus(linger=LINGER)
     try:
@@ -100,14 +82,14 @@ async def _run(redis: str, job: Job, seconds: float, wish: Wish) -> str:
 
 
 async def order(
-    store: ManifestStore, bus: Bus, job: Job, wish: Wish, *, seconds: float, tell: Callable[[str], None]
+    store: ManifestStore, bus: Bus, name: str, wish: Wish, *, seconds: float, tell: Callable[[str], None]
 ) -> str:
     """Say a wish until it is answered; its id and deadline are filled in here.
 
     Args:
         store: Redis.
         bus: carries the wish.
-        job: whose coordinator is to do it.
+        name: of the job whose coordinator is to do it.
         wish: what.
         seconds: the deadline.
         tell: gets every change of what is waited for.
@@ -117,28 +99,30 @@ async def order(
         RefusedError: the coordinator said no.
         UnreachableError: Redis or the coordinator did not answer by the deadline.
     """
-    jobs = await store.jobs()
-    if job not in jobs:
-        raise UnknownJobError(f"no job {job}; known: {', '.join(sorted(jobs)) or 'none'}")
-    life = await store.store_id()
+    job = await known_job(store, name)
+    store_id = await store.store_id()
     begun = time.monotonic()
     until = await store.time() + seconds - GRACE
     voice = _Voice(bus, job, msgspec.structs.replace(wish, id=new_id(), until=until))
     told, answer = "", None
     while time.monotonic() < begun + seconds:
-        lease = (await store.view(job, Host(""), None)).lease
-        found = await _answer(store, job, voice.wish.id)
-        # A job with little to remove goes between two looks, and the answer with it: then only its name tells.
-        gone = wish.kind == WishKind.FORGET and found is None
-        gone = gone and (answer is not None or job not in await store.jobs())
-        if gone and await store.store_id() == life:
-            return f"job {job} is forgotten: its keys are gone from Redis, and all that its hosts had of it"
-        answer = found or answer
-        if answer is not None and answer.state is not WishState.TAKEN:
-            break
-        if answer is None:
-            voice.say(lease)
-        news = answer.reason if answer is not None else voice.trouble(lease)
+        try:
+            lease = (await store.view(job, Host(""), None)).lease
+            found = await _answer(store, job, voice.wish.id)
+            # A job with little to remove goes between two looks, and the answer with it: then only its name tells.
+            gone = wish.kind == WishKind.FORGET and found is None
+            gone = gone and (answer is not None or job not in await store.jobs())
+            if gone and await store.store_id() == store_id:
+                return f"job {job} is forgotten: its keys are gone from Redis, and all that its hosts had of it"
+        except UnreachableError as error:  # what was said may be taken up all the same
+            news = str(error)
+        else:
+            answer = found or answer
+            if answer is not None and answer.state is not WishState.TAKEN:
+                break
+            if answer is None:
+                voice.say(lease)
+            news = answer.reason if answer is not None else voice.trouble(lease)
         if news != told:
             told = news
             tell(news)
@@ -157,9 +141,8 @@ def _outcome(answer: WishAnswer | None, told: str, seconds: float) -> str:
 
 
 async def _answer(store: ManifestStore, job: Job, ident: str) -> WishAnswer | None:
-    text = (await store.snapshot(job)).hashes.get("wishes", {}).get(ident)
     try:
-        return None if text is None else from_json(WishAnswer, text, "wishes")
+        return await store.wish_answer(job, ident)
     except ProtocolError as error:
         raise UnreachableError(str(error)) from error
 

@@ -6,6 +6,7 @@ from typing import Final
 import click
 import msgspec
 
+from checkpoint_replicator.cli.option import redis_option
 from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, read_cluster
 from checkpoint_replicator.store.redis import RedisManifestStore
 
@@ -16,15 +17,7 @@ UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 @click.command(short_help="Show jobs, nodes, saves and backups.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
-@click.option(
-    "--redis",
-    metavar="URL",
-    envvar="CHECKPOINT_REDIS",
-    default="redis://127.0.0.1:6379/0",
-    show_default=True,
-    show_envvar=True,
-    help="The server; `up` prints its own.",
-)
+@redis_option
 def status(redis: str, as_json: bool) -> None:
     """Show jobs, epochs, nodes, saves, replicas, protection and the age of the backup.
 

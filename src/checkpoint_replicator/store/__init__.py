@@ -12,6 +12,7 @@ import msgspec
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
+from checkpoint_replicator.wishes import WishAnswer
 
 __all__ = ["AddEvent", "Change", "Delete", "ManifestStore", "Renewal", "SetHash", "SetScores", "Snapshot"]
 
@@ -157,6 +158,14 @@ class ManifestStore(Protocol):
 
         Raises:
             ProtocolError: a value does not parse; names the key.
+        """
+        ...
+
+    async def wish_answer(self, job: Job, wish: str) -> WishAnswer | None:
+        """Return what became of an order of people, by its id; None: nothing yet.
+
+        Raises:
+            ProtocolError: the answer does not parse; names the key.
         """
         ...
 

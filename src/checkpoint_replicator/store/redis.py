@@ -35,6 +35,7 @@ from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, h
 from checkpoint_replicator.store.pieces import Piece, calls
 from checkpoint_replicator.store.server import server_problems
 from checkpoint_replicator.store.view import RawView, parse_view
+from checkpoint_replicator.wishes import WishAnswer
 
 __all__ = ["RedisManifestStore"]
 
@@ -305,6 +306,14 @@ class RedisManifestStore:
                 )
                 return parse_view(raw, job, host, rank)
         raise UnreachableError(f"Redis at {self.address}: the data set was replaced {ROUNDS} times while it was read")
+
+    @_understood
+    async def wish_answer(self, job: Job, wish: str) -> WishAnswer | None:
+        """Return what became of an order of people, by its id; None: nothing yet."""
+        key = job_key(job, "wishes")
+        [answer] = await self._send(("HGET", key, wish))
+        text = _maybe(answer, key)
+        return None if text is None else from_json(WishAnswer, text, key)
 
     @_understood
     async def check(self) -> tuple[str, ...]:

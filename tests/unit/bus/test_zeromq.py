@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
 
+from checkpoint_replicator import wire
 from checkpoint_replicator.bus import Received, Sender, zeromq
 from checkpoint_replicator.bus.zeromq import SEND_QUEUE, ZeroMQBus
 from checkpoint_replicator.errors import BusyError, ConfigError
@@ -69,6 +70,31 @@ async def test_a_large_body_arrives_as_views_of_the_same_bytes(bus: ZeroMQBus) -
     received = await inbox.next()
     assert received.envelope == envelope()
     assert [bytes(view) for view in received.body] == leaves
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ([b""] * 4097, "expected at most 4096 body frames, found 4097"),
+        ([b"12345"], "expected frames of at most 4 bytes, found one of 5"),
+        ([b"1234"] * 3, "expected a body of at most 10 bytes, found 12"),
+    ],
+    ids=["frames", "frame", "body"],
+)
+async def test_a_body_that_no_reader_takes_is_not_sent_and_says_why(
+    bus: ZeroMQBus, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, body: list[bytes], reason: str
+) -> None:
+    monkeypatch.setattr(wire, "FRAME_LIMIT", 4)
+    monkeypatch.setattr(wire, "BODY_LIMIT", 10)
+    inbox = Inbox()
+    sender = bus.push(await bus.pull("tcp://127.0.0.1:0", inbox))
+    await until_connected(sender)
+    with capture_logs() as logs:
+        assert not sender.send(envelope(), body)
+    assert [line["reason"] for line in logs if line["event"] == "message_unsendable"] == [reason]
+    assert registry.get_sample_value("checkpoint_replicator_bus_unsendable_total") == 1
+    assert sender.send(envelope(), [b"1234"])
+    assert [bytes(view) for view in (await inbox.next()).body] == [b"1234"]
 
 
 async def test_a_path_that_is_too_long_is_refused(bus: ZeroMQBus) -> None:

@@ -75,6 +75,21 @@ async def scene() -> AsyncIterator[Scene]:
     await bus.close()
 
 
+async def test_a_redis_that_is_away_for_a_moment_ends_no_order(scene: Scene) -> None:
+    await scene.coordinator.begin()
+    scene.coordinator.answers = [None, answer(WishState.DONE, "held")]
+    faults = iter(["connection refused", None])
+    scene.coordinator.heard.clear()
+
+    def tell(text: str) -> None:
+        scene.told.append(text)
+        scene.model.down = next(faults, None)
+
+    found = await order(scene.store, scene.bus, JOB, HOLD, seconds=2.9, tell=tell)
+    assert found == "held"
+    assert any("connection refused" in text for text in scene.told)
+
+
 def answer(state: WishState, reason: str) -> WishAnswer:
     return WishAnswer(kind="hold", state=state, reason=reason)
 

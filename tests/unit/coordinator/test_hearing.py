@@ -133,3 +133,6 @@ def test_all_hosts_together_report_so_many_shards_at_most(monkeypatch: pytest.Mo
     assert heard.take(party("a"), NodeReport(version=2, held=two.held), 0.0)
     assert heard.take(party("b"), NodeReport(version=1, held=two.held[:1]), 0.0)
     assert not heard.take(party("b"), NodeReport(version=2, held=two.held), 0.0)
+    heard.take(party("b"), NodeReport(version=2), 50.0)
+    heard.forget_silent(100.0, 60.0)
+    assert heard.take(party("c"), NodeReport(version=1, held=(*two.held, Held(tag=TAG))), 100.0)

@@ -477,6 +477,23 @@ def test_strangers_complaints_of_shards_have_few_hashed_again() -> None:
     assert wanted == 64
 
 
+def test_a_minute_later_a_strangers_complaint_is_looked_into_again() -> None:
+    net = Net("a")
+    machine = net.nodes["a"].machine
+    sender = Party(host=Host("b"), service=Service.TRANSFER)
+
+    def hashed(numbers: range, now: float) -> int:
+        complaints = (Refused(address=address_of(number), kind="corrupt", reason="x") for number in numbers)
+        effects = [one for said in complaints for one in machine.handle(do.MessageCame(sender, JOB, said), now)]
+        return sum(isinstance(effect, do.CheckShard) for effect in effects)
+
+    assert hashed(range(32), net.now) == 32
+    assert hashed(range(32, 100), net.now + 30) == 32
+    assert hashed(range(100), net.now + 60) == 32
+    assert hashed(range(100), net.now + 89) == 0
+    assert hashed(range(100), net.now + 90) == 32
+
+
 def test_a_tree_is_not_sent_again_and_again_to_one_peer() -> None:
     net = Net("a", "b")
     a, b = net.nodes["a"], net.nodes["b"]

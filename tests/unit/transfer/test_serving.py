@@ -127,3 +127,26 @@ def test_parked_wants_name_so_many_runs_at_most() -> None:
     assert not peers.park(want("d", 0, 1), 0.0)
     peers.tick(2.0)
     assert peers.park(want("d", 0, 1), 2.0)
+
+
+def test_a_want_that_is_parked_again_takes_the_place_of_the_first() -> None:
+    peers = serving()
+    whole = msgspec.structs.replace(want("b", 0, 1), runs=(Run(first=0, count=1),) * MOST_RUNS)
+    for _ in range(2):
+        assert peers.park(whole, 0.0)
+    assert not peers.park(want("c", 0, 1), 0.0)
+    assert peers.park(want("b", 0, 1), 0.0)
+    assert peers.park(want("c", 0, 1), 0.0)
+    assert len(peers.open(ONE, [MIB] * 4, LeafSet.full(4))) == 2
+    assert not peers.is_wanted(ONE)
+    assert peers.park(whole, 0.0)
+
+
+def test_a_shard_is_wanted_as_long_as_one_peer_waits_for_it() -> None:
+    peers = serving()
+    peers.park(want("b", 0, 1), 0.0)
+    peers.park(want("c", 0, 1), 1.0)
+    assert len(peers.tick(2.0)[1]) == 1
+    assert peers.is_wanted(ONE)
+    assert len(peers.tick(3.0)[1]) == 1
+    assert not peers.is_wanted(ONE)

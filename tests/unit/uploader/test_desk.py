@@ -11,8 +11,9 @@ from checkpoint_replicator.bus import Received
 from checkpoint_replicator.errors import UnreachableError
 from checkpoint_replicator.ids import Host, Incarnation
 from checkpoint_replicator.messages import Envelope, Party, Service, UploaderOrders, UploaderReport
-from checkpoint_uploader.archive import Archive
+from checkpoint_uploader.archive import KINDS, Archive
 from checkpoint_uploader.desk import OrderDesk
+from checkpoint_uploader.failpoints import CHANGES
 from checkpoint_uploader.machine import Begin, Cancel, Event, Failed, Finished, Limits, Moved, Ordered, Quit, Report
 from checkpoint_uploader.metrics import UploaderMetrics
 from support.backup_scene import JOB, Scene
@@ -70,6 +71,18 @@ async def test_an_order_is_carried_out_and_counted(stage: Stage) -> None:
     assert event.result.done
     assert stage.count("orders_total", kind="reserve", outcome="done") == 1
     assert stage.count("orders_active_count") == 0
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "shred"])
+async def test_every_kind_of_order_has_its_name_in_the_metrics_and_its_failpoints(stage: Stage, kind: str) -> None:
+    await stage.desk.perform(Begin(JOB, stage.scene.simple(kind)))
+    event = await stage.answer()
+    assert isinstance(event, Finished | Failed)
+    outcome = "done" if isinstance(event, Finished) else "failed"
+    strange = isinstance(event, Failed) and event.reason.startswith("order of kind 'shred', expected list, ")
+    assert strange is (kind not in KINDS)
+    assert (f"Begin {kind}" in CHANGES) is not strange
+    assert stage.count("orders_total", kind="unknown" if strange else kind, outcome=outcome) == 1
 
 
 async def test_uploaded_bytes_are_counted(stage: Stage) -> None:

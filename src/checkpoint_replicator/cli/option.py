@@ -1,0 +1,46 @@
+"""Options that several commands have, and what they name."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from checkpoint_replicator.errors import UnknownJobError
+from checkpoint_replicator.ids import Job, job_fault
+from checkpoint_replicator.store import ManifestStore
+
+__all__ = ["Function", "job_option", "known_job", "redis_option"]
+
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def job_option(command: Function) -> Function:
+    """Give a command `--job`."""
+    return click.option("--job", "-j", required=True, metavar="NAME", help="Which job.")(command)
+
+
+def redis_option(command: Function) -> Function:
+    """Give a command `--redis`."""
+    return click.option(
+        "--redis",
+        metavar="URL",
+        envvar="CHECKPOINT_REDIS",
+        default="redis://127.0.0.1:6379/0",
+        show_default=True,
+        show_envvar=True,
+        help="The server; `up` prints its own.",
+    )(command)
+
+
+async def known_job(store: ManifestStore, name: str) -> Job:
+    """Return the job of this name.
+
+    Raises:
+        UnknownJobError: there is none; names those that are known.
+    """
+    if fault := job_fault(name):
+        raise UnknownJobError(f"--job: a job's name {fault}")
+    jobs = await store.jobs()
+    if name not in jobs:
+        raise UnknownJobError(f"no job {name}; known: {', '.join(sorted(jobs)) or 'none'}")
+    return Job(name)
