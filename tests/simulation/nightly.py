@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from simulation.pace import Pace, Paces
 from simulation.run import play
 from simulation.sometimes import SELDOM, SOMETIMES
 from simulation.story import retell
@@ -48,21 +49,21 @@ def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
     total: Counter[str] = Counter()
     troubles: Counter[str] = Counter()
     failed: list[int] = []
-    begun, spent, seed = time.monotonic(), time.process_time(), first
+    paces = Paces()
+    begun, seed = time.monotonic(), first
     while seed < first + most and time.monotonic() - begun < seconds:
-        played = play(seed)
+        with paces.measured(seed):
+            played = play(seed)
         total.update(played.hits)
         troubles.update(name.partition(":")[2] or name for name in played.troubles)
         if played.error is not None:
             failed.append(seed)
         seed += 1
-    spent = time.process_time() - spent
     return {
         "first": first,
-        "seeds": seed - first,
         "events": total["events"],
-        "cpu_seconds": round(spent, 1),
-        "seeds_a_minute": round(60 * (seed - first) / spent) if spent else 0,
+        **_pace(paces.all),
+        "small": _pace(paces.small),
         "failed": failed,
         "stories": [retell(one) for one in failed[:MOST_STORIES]],
         "sometimes": {name: total[name] for name in (*SOMETIMES, *SELDOM)},
@@ -70,6 +71,10 @@ def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
         "troubles": dict(sorted(troubles.items())),
         "happened": dict(sorted(total.items())),
     }
+
+
+def _pace(pace: Pace) -> dict[str, Any]:
+    return {"seeds": pace.seeds, "cpu_seconds": round(pace.spent, 1), "seeds_a_minute": pace.a_minute}
 
 
 def _mutants(build: Path) -> dict[str, Any]:
@@ -115,6 +120,7 @@ def _text(report: dict[str, Any]) -> str:
     lines = [
         f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events",
         f"{simulation['cpu_seconds']} s of CPU, {simulation['seeds_a_minute']} seeds a minute",
+        f"small worlds: {simulation['small']['seeds']} seeds, {simulation['small']['seeds_a_minute']} seeds a minute",
         f"failed: {' '.join(map(str, simulation['failed'])) or 'none'}",
         "",
         "what went wrong:",

@@ -20,6 +20,8 @@ def test_a_night_reports_seeds_troubles_and_what_was_not_reached(
     text = (tmp_path / "nightly.txt").read_text()
     assert capsys.readouterr().out == text + "\n"
     assert text.startswith("3 seeds from 0 on, ")
+    assert report["simulation"]["small"]["seeds"] == 2
+    assert f"small worlds: 2 seeds, {report['simulation']['small']['seeds_a_minute']} seeds a minute\n" in text
 
 
 def test_a_fault_of_one_part_keeps_no_other_from_running_and_one_report_holds_all(
