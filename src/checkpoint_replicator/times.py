@@ -48,7 +48,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         orders: orders and reports between the services of a node are repeated this often.
         suspect: without a report for this long a host is suspect.
         lost: without a report for this long a host is lost.
-        stuck: a host that reports but makes no progress for this long is stuck.
+        stuck: a host that reports but makes no progress for this long is stuck; a watcher ends, to be started anew,
+            when its ramdisk refused the same thing for this long with an error other than want of room.
         lease_renewed: how often a coordinator renews its lease.
         lease_ttl: how long a lease lives without a renewal.
         lease_margin: a coordinator does nothing from this long before its lease would end.

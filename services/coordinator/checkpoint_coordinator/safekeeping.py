@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from checkpoint_coordinator.archive import CLOSED, Situation, interval_of
+from checkpoint_coordinator.backups import CLOSED, Situation, interval_of
 from checkpoint_coordinator.commit import Crew, SaveState, SaveVerdict, judge, protection
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.index import SaveRecord
