@@ -30,11 +30,11 @@ def test_a_job_is_explained_in_lines_or_as_json(model: StoreModel) -> None:
 def test_a_job_that_was_written_while_it_was_read_is_explained_as_such(
     model: StoreModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def mixed(store: MemoryManifestStore, job: Job, *, mixed: bool = False) -> Snapshot:
+    async def snapshot(store: MemoryManifestStore, job: Job, *, mixed: bool = False) -> Snapshot:
         return msgspec.structs.replace(store.model.snapshot(job), mixed=mixed)
 
     model.add_job(Job("llama"))
-    monkeypatch.setattr(MemoryManifestStore, "snapshot", mixed)
+    monkeypatch.setattr(MemoryManifestStore, "snapshot", snapshot)
     done = CliRunner().invoke(main, ["explain", "--job", "llama"])
     assert done.stdout.splitlines()[-1] == "read while it was written; what is shown may be of different moments"
 
