@@ -6,7 +6,7 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
 from checkpoint_coordinator.index import Hashes
 from checkpoint_replicator.ids import Host, Rank
-from checkpoint_replicator.liveness import Life, pace
+from checkpoint_replicator.liveness import Life, Pace, pace
 from checkpoint_replicator.messages import NodeReport
 from checkpoint_replicator.records import EpochState
 from checkpoint_replicator.store.fields import to_json
@@ -97,7 +97,20 @@ def _alive(desk: Desk, now: float) -> dict[str, str]:
         since = round(desk.wall(voice.at), 1)
         fields[name] = to_json({"state": state, "age": round(silence, 1), "heard": since, "reason": reason})
     for member in desk.members:
-        if str(member.rank) not in fields and not desk.patient:
+        if str(member.rank) in fields:
+            continue
+        voice = desk.hearing.voices.get(member.host)
+        if voice is not None and voice.fresh and desk.hearing.life(member.host, now) is Life.OK:
+            told = "; ".join(fault.reason for fault in voice.report.faults if fault.kind == "session")
+            fields[str(member.rank)] = to_json(
+                {
+                    "state": str(Pace.STUCK),
+                    "age": round(desk.hearing.silence(member.host, now), 1),
+                    "heard": round(desk.wall(voice.at), 1),
+                    "reason": f"{member.host} reports without the session of rank {member.rank}{told and f': {told}'}",
+                }
+            )
+        elif not desk.patient:
             reason = f"{member.host} did not report to this coordinator"
             since = round(desk.wall(desk.since), 1)
             state = str(Life.LOST)
