@@ -70,7 +70,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         client: the trainer's own time-out.
         abandoned_quiet: after an abandoned epoch the next opens when no new session came for this long.
         abandoned_most: after an abandoned epoch the next opens at the latest after this long.
-        bucket_silent: how long a silent backup store is waited for before a restore decision.
+        bucket_silent: how long a silent backup store is waited for before a restore decision, and before a session is
+            given the one that its fellows have.
         want_parked: how long a Want for leaves that are not there yet waits before NotYet.
         acknowledged: what a peer did not acknowledge for this long is sent again or asked of another.
         uploader_turn: a backup order that an uploader did not take up goes to the next after this long.

@@ -25,6 +25,8 @@ from checkpoint_replicator.wishes import Branch
 __all__ = ["Archive"]
 
 MOST_RECORDS: Final = 64
+MOST_ORDER: Final = 80
+"""Characters of `restore.version` that are looked at; a backup's name has 16."""
 
 
 class Archive:
@@ -62,6 +64,12 @@ class Archive:
     def superseded(self) -> frozenset[str]:
         """The names of the backups that only an order restores."""
         return frozenset(name for name, record in self.records.items() if record.state is Phase.SUPERSEDED)
+
+    @property
+    def order(self) -> str | None:
+        """What stands in `restore.version`, as far as people are told of it; None: nobody looked."""
+        text = self.listing.forced if self.listing is not None else None
+        return None if text is None else text.strip()[:MOST_ORDER]
 
     @property
     def save(self) -> Save | None:
