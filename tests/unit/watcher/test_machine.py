@@ -78,8 +78,9 @@ def test_a_lost_session_is_told_to_the_coordinator_and_on_the_node() -> None:
     )
     reason = "no session, nothing is replicated before the trainer restarts: session.json: garbage"
     assert [(fault.kind, fault.reason) for fault in shell.report.faults] == [("session", reason)]
-    [*_, status] = [effect.text for effect in shell.all(do.WriteStatus)]  # type: ignore[attr-defined]
-    assert reason in status
+    [*_, status] = shell.all(do.PublishStatus)
+    assert isinstance(status, do.PublishStatus)
+    assert reason in status.text
     shell.disk.write_yaml(yaml_text())
     shell.scan()
     assert shell.machine.node.faults == {}
