@@ -16,6 +16,7 @@ from checkpoint_replicator.store import Change, SetHash
 from checkpoint_replicator.store.fields import from_json
 from checkpoint_watcher.record import SessionRecord
 from simulation.content import Content
+from simulation.ordered import Ordered
 from simulation.watching import Watching
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Laws:
         self.keeps: dict[Stamp, KeepList] = {}
         self.epoch: EpochRecord | None = None
         self.last_holder = ""
+        self.people = Ordered(self)
         self._seen = -1
 
     # ---- facts
@@ -105,6 +107,8 @@ class Laws:
         if view.epoch is not None:
             self.epoch = view.epoch
             if view.epoch.released and view.epoch.members:
+                if view.epoch.number not in self.released:
+                    self.people.released(view.restore)
                 self.released[view.epoch.number].append(view.epoch)
         for key in steps:
             self._step(process, key)
@@ -166,6 +170,8 @@ class Laws:
             return
         self._seen = seen
         newest = max(self.committed)
+        if self.people.gone(newest):
+            return
         if not self._spared(newest):
             self.world.hits["more was lost than is held"] += 1
             return
@@ -207,15 +213,18 @@ class Laws:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
         self._seldom(record)
-        if record.outcome is Outcome.NONE:
+        if fault := self.people.decided(record):
+            raise LawBrokenError(10, fault)
+        if record.outcome is Outcome.NONE and not record.forced:
             witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
                 fence = host.disk.fences.get(self.job)
-                if host.host in witnesses and fence is not None and fence.committed is not None:
+                known = fence.committed if fence is not None else None
+                if host.host in witnesses and known is not None and not self.people.gone(known):
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
             if self.backed_up and world.now - world.bucket.late_at > world.times.rendezvous:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
-        if record.outcome is Outcome.RESTORE and self.committed and record.save is not None:
+        if record.outcome is Outcome.RESTORE and self.committed and record.save is not None and not record.forced:
             newest = max(self.committed)
             known = {rejected.save for rejected in record.rejected}
             if record.save < newest and newest not in known and self.restorable(newest):
@@ -250,6 +259,8 @@ class Laws:
     def _kept(self, process: "Coordinating", keep: KeepList) -> None:
         """A keep list is made from a complete view, and never lets go what was committed last."""
         epoch = self.epoch
+        if fault := self.people.kept(keep):
+            raise LawBrokenError(5, fault)
         if epoch is None or not epoch.released:
             return  # made before, and written again where Redis lost it
         for member in epoch.members:
@@ -266,8 +277,11 @@ class Laws:
         """A shard got its name on a host."""
         self.named_on[tag.save, tag.key, tag.address].add(host)
 
-    def dropping(self, host: Host, tags: Collection[Tag], keep: KeepList | None) -> None:
+    def dropping(self, watching: "Watching", tags: Collection[Tag], keep: KeepList | None) -> None:
         """A watcher lets go of shards, as it was told."""
+        host = watching.host
+        if fault := self.people.dropping((host, watching.node.replaced)):
+            raise LawBrokenError(5, fault)
         if keep is None or self.keeps.get(keep.stamp) != keep:
             raise LawBrokenError(5, f"{host} drops without a keep list")
         for tag in tags:
@@ -371,17 +385,18 @@ class Laws:
     def _marked(self, folder: str) -> None:
         """No `.meta` before all data of the backup."""
         objects = self.world.bucket.store.objects
-        save = self._save_of(folder)
+        save = self.save_of(folder)
         for (known, _), address in self.truth.items():
             if known == save and f"{folder}/{address}.tree" not in objects:
                 raise LawBrokenError(9, f"{folder} has a .meta before the data of {address:.13}")
 
     def _completed(self, folder: str) -> None:
-        save = self._save_of(folder)
+        save = self.save_of(folder)
         if save is not None:
             self.backed_up.add(save)
             self.world.hits["backup completed"] += 1
 
-    def _save_of(self, folder: str) -> Save | None:
+    def save_of(self, folder: str) -> Save | None:
+        """Return what a backup is of, by its order."""
         text = self.world.bucket.store.objects.get(f"{folder}/ORDER.json")
         return parse_order(text.decode()).save if text is not None else None

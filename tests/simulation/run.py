@@ -47,8 +47,10 @@ def play(
     try:
         world.start()
         faults.begin()
+        world.people.begin(without)
         world.run(world.trouble)
         faults.end()
+        world.people.end()
         come_to_rest(world)
     except TornError as torn:
         error = LawBrokenError(9, f"seed {seed}, {world.now:.3f} s: {torn}")
@@ -60,7 +62,7 @@ def play(
         error = AssertionError(f"seed {seed}, {world.now:.3f} s: {type(other).__name__}: {other}")
         error.__cause__ = other
     world.hits["events"] = world.events
-    return Played(world.hits, error, tuple(faults.troubles), without)
+    return Played(world.hits, error, (*faults.troubles, *world.people.troubles), without)
 
 
 def run(seed: int, tell: Callable[[str], None] | None = None, without: frozenset[str] = frozenset()) -> Counter[str]:

@@ -154,6 +154,8 @@ class Training:
         self.restarts = 0
         self.backup_steps: int | None = None
         self.saving = True
+        self.stopped = False
+        """People ended it, and nothing starts it but they."""
         self.next_step = 0
         self.reasons: list[str] = []
         self._last: dict[ShardKey, Content] = {}
@@ -211,6 +213,9 @@ class Training:
     def restart(self, why: str) -> None:
         """End all trainers and start new ones, seconds apart; each ends before the next of its rank begins."""
         world, chance = self.world, self.world.chance
+        if self.stopped:
+            return
+        world.people.read(self, why)
         self.restarts += 1
         self._stepping += 1
         world.log(self.job, f"restarted: {why}")
@@ -229,6 +234,14 @@ class Training:
         for rank in map(Rank, range(self.nodes)):
             ended = max(0.0, old[rank].until - world.now) if rank in old and old[rank].until < FOREVER else 0.0
             self.start(rank, ended + chance.uniform(0.2, spread))
+
+    def stop(self, why: str) -> None:
+        """End all trainers, and start none."""
+        self.world.log(self.job, f"stopped: {why}")
+        self.stopped = True
+        self._stepping += 1
+        for trainer in self.trainers.values():
+            trainer.stage = Stage.DEAD
 
     def reshape(self, shape: Shape) -> bool:
         """Begin with another shape from the next start on; False: there are too few hosts."""
@@ -263,6 +276,8 @@ class Training:
 
     def again(self, rank: Rank) -> None:
         """Start one trainer anew; the others stop where they are until it is there."""
+        if self.stopped:
+            return
         self._stepping += 1
         self.start(rank, self.world.chance.uniform(0.2, 2.5))
 

@@ -13,6 +13,7 @@ from simulation.coordinating import Coordinating
 from simulation.court import Court
 from simulation.network import Network, Redis
 from simulation.node import Node
+from simulation.people import People
 from simulation.process import Process
 from simulation.ramdisk import INODES
 from simulation.timeline import Timeline
@@ -86,6 +87,7 @@ class World:
         self.redis = Redis(self)
         self.bucket = Bucket(self, "memory://bucket")
         self.court = Court(self)
+        self.people = People(self)
         self.small = chance.random() < SMALL
         self.trouble = chance.uniform(8.0, 16.0) if self.small else 45.0
         self.tight = chance.random() < 0.15
