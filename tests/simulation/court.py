@@ -17,6 +17,7 @@ from simulation.process import Process
 from simulation.watching import Watching
 
 if TYPE_CHECKING:
+    from simulation.node import Node
     from simulation.transferring import Transferring
     from simulation.world import World
 
@@ -144,6 +145,12 @@ class Court:
             raise LawBrokenError(
                 8, f"{transferring.host} admits a copy although {need} bytes of its trainer do not fit"
             )
+
+    def fence_lost(self, node: "Node") -> None:
+        """A fault took what a machine knew of stamps."""
+        machine = (node.host, node.replaced)
+        for name in [name for name in self.obeyed if name[0] == machine]:
+            del self.obeyed[name]
 
     # ---- the backup
 

@@ -150,6 +150,10 @@ class Laws:
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
+        if shape.d > 1 and not restored:
+            columns = {key: {shards[twin] for twin in self._twins(key, shape)} for key in shards}
+            equal = all(len(addresses) == 1 for addresses in columns.values())
+            self.world.hits[f"twins saved {'equal' if equal else 'different'} bytes"] += 1
         self.world.hits["save committed"] += 1
 
     def _required(self, process: "Coordinating", shape: Shape) -> int:
@@ -219,8 +223,8 @@ class Laws:
             witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
                 fence = host.disk.fences.get(self.job)
-                known = fence.committed if fence is not None else None
-                if host.host in witnesses and known is not None and not self.people.gone(known):
+                told = fence.committed if fence is not None else None
+                if host.host in witnesses and told is not None and not self.people.gone(told):
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
             if self.backed_up and world.now - world.bucket.late_at > world.times.rendezvous:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
@@ -261,6 +265,8 @@ class Laws:
         epoch = self.epoch
         if fault := self.people.kept(keep):
             raise LawBrokenError(5, fault)
+        if keep.hold:
+            return  # it lets nothing go, whatever is known
         if epoch is None or not epoch.released:
             return  # made before, and written again where Redis lost it
         for member in epoch.members:
@@ -284,6 +290,8 @@ class Laws:
             raise LawBrokenError(5, fault)
         if keep is None or self.keeps.get(keep.stamp) != keep:
             raise LawBrokenError(5, f"{host} drops without a keep list")
+        if keep.hold:
+            raise LawBrokenError(5, f"{host} drops by {keep}, which holds all")
         for tag in tags:
             listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
             if not listed or tag.save in keep.keep or tag.save == keep.upto:
@@ -354,7 +362,7 @@ class Laws:
 
     def loaded(self, trainer: "Trainer") -> None:
         """A trainer read what it was handed."""
-        record = trainer.node.disk.session
+        record = trainer.node.disk.handed
         decision = self.decisions.get(record.stamp) if record is not None else None
         for worker, (_, content) in trainer.taken.items():
             if content is None:

@@ -1,6 +1,6 @@
 """What people ordered of one job, and what may be said of it: nobody else's loss, and exactly theirs."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from checkpoint_replicator.messages import Wish
 from checkpoint_replicator.records import KeepList, Outcome, RestoreRecord
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from simulation.laws import Laws
 
 __all__ = ["Ordered"]
+
+LATE: Final = 16.0
+"""Seconds after which an order that was not answered is not taken up any more."""
+RESTORES: Final = frozenset({WishKind.RESTORE, WishKind.WITHDRAW, WishKind.FORGET})
+HOLDS: Final = frozenset({WishKind.HOLD, WishKind.RESUME})
 
 
 class Ordered:
@@ -37,6 +42,9 @@ class Ordered:
         """A restore that was taken up, and not done, withdrawn or replaced since."""
         self._released = 0
         self._begun: dict[str, int] = {}
+        self._said: dict[str, tuple[str, float]] = {}
+        """What was said, in order: its kind and when."""
+        self._heard: set[str] = set()
 
     @property
     def _lost(self) -> int:
@@ -47,6 +55,7 @@ class Ordered:
 
     def said(self, wish: Wish) -> None:
         """A command is about to say this."""
+        self._said[wish.id] = (wish.kind, self._laws.world.now)
         match wish.kind:
             case WishKind.RESTORE:
                 self._restores.append(wish)
@@ -65,17 +74,28 @@ class Ordered:
     def heard(self, wish: Wish, answer: WishAnswer) -> None:
         """A command read what became of it."""
         self._losses = self._lost
+        self._heard.add(wish.id)
         done = answer.state is WishState.DONE
         match wish.kind:
-            case WishKind.RESTORE if done and self._begun[wish.id] == self._released and self._restores[-1] is wish:
+            case WishKind.RESTORE if done and self._begun[wish.id] == self._released and self._last(wish, RESTORES):
                 self._standing = wish
-            case WishKind.HOLD if done:
+            case WishKind.HOLD if done and self._last(wish, HOLDS):
                 self._holding = self.may_hold = True
                 self._holds = frozenset(self._obeying())
             case WishKind.RESUME:
                 self.may_hold = False
             case _:
                 pass
+
+    def _last(self, wish: Wish, kinds: frozenset[WishKind]) -> bool:
+        """Whether nothing that was said since, or may still be taken up, takes it back."""
+        said = list(self._said)
+        place, now = said.index(wish.id), self._laws.world.now
+        for number, (ident, (kind, at)) in enumerate(self._said.items()):
+            pending = ident not in self._heard and now - at < LATE
+            if ident != wish.id and kind in kinds and (number > place or pending):
+                return False
+        return True
 
     def _obeying(self) -> "list[tuple[Host, int]]":
         world, job = self._laws.world, self._laws.job

@@ -109,6 +109,8 @@ class Command:
         self._people.busy -= 1
         if answer is not None:
             self._training.laws.people.heard(self.wish, answer)
+        if self.wish.kind == WishKind.HOLD and self._people.over:
+            self._people.release(self._training)
         self._then()
 
 
@@ -117,6 +119,7 @@ class People(Process):
 
     Attributes:
         busy: commands that are not answered yet.
+        over: they order nothing new.
         troubles: what they did, in order, as faults are named.
     """
 
@@ -129,7 +132,7 @@ class People(Process):
         self._gap = chance.choice((3.0, 6.0))
         self._without: frozenset[str] = frozenset()
         self._number = 0
-        self._over = False
+        self.over = False
         self._kinds: list[tuple[Callable[[Training], None], int]] = [
             (self._restore_save, 4),
             (self._restore_backup, 3),
@@ -151,15 +154,17 @@ class People(Process):
 
     def end(self) -> None:
         """They end what they began: nothing stays held, no job stays down for them."""
-        self._over = True
+        self.over = True
         for training in self.world.trainings.values() if self.running else ():
             if training.laws.people.may_hold:
-                self._until_released(training)
+                self.release(training)
 
-    def _until_released(self, training: "Training") -> None:
+    def release(self, training: "Training") -> None:
+        """End a hold for good."""
+
         def again() -> None:
             if training.laws.people.may_hold:
-                self._until_released(training)
+                self.release(training)
 
         self._order(training, WishKind.RESUME, then=again)
 
@@ -171,7 +176,7 @@ class People(Process):
         kind = chance.choices(kinds, weights)[0]
 
         def act() -> None:
-            if self._over:
+            if self.over:
                 return
             name = f"p{self._number}:{kind.__name__.strip('_')}"
             if name not in self._without:
@@ -183,9 +188,11 @@ class People(Process):
 
         self.world.timeline.after(chance.expovariate(1 / self._gap), act)
 
-    def _order(self, training: "Training", kind: WishKind, then: Callable[[], None] | None = None, **what: object) -> None:
-        wish = msgspec.convert({"id": self.world.new_id(), "kind": kind, "until": 0.0}, Wish, from_attributes=True)
-        Command(self, training, msgspec.structs.replace(wish, **what), then or (lambda: None))
+    def _order(
+        self, training: "Training", kind: WishKind, then: Callable[[], None] | None = None, **what: object
+    ) -> None:
+        wish = msgspec.structs.replace(Wish(id=self.world.new_id(), kind=kind, until=0.0), **what)
+        Command(self, training, wish, then or (lambda: None))
 
     # ---- acts
 

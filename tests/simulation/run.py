@@ -48,7 +48,8 @@ def play(
         world.start()
         faults.begin()
         world.people.begin(without)
-        world.run(world.trouble)
+        while world.now < world.trouble:  # a fault may need longer
+            world.run(world.trouble)
         faults.end()
         world.people.end()
         come_to_rest(world)
