@@ -291,7 +291,7 @@ class Laws:
         if keep is None or self.keeps.get(keep.stamp) != keep:
             raise LawBrokenError(5, f"{host} drops without a keep list")
         if keep.hold:
-            raise LawBrokenError(5, f"{host} drops by {keep}, which holds all")
+            raise LawBrokenError(5, f"{host} drops although the job is held, by {keep}")
         for tag in tags:
             listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
             if not listed or tag.save in keep.keep or tag.save == keep.upto:

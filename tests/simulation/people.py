@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["People"]
 
-SHARE: Final = 0.3
+SHARE: Final = 0.35
 """So many worlds have people who do something."""
 PERIOD: Final = 0.5
 """Seconds between two looks of a command."""
 SECONDS: Final = 12.0
 """After so long a command gives up; its wish is not taken up any more two seconds before."""
 GRACE: Final = 2.0
-AGAIN: Final = 0.7
+LAST: Final = 0.8
+"""Chance that they order one more restore when all is well again."""
+AGAIN: Final = 0.85
 """Chance that the job is started anew once a restore is ordered; it counts at the next start of all in any case."""
 BEGIN_ANEW: Final = 0.6
 """Chance that people who read that all is lost order a fresh start."""
@@ -155,9 +157,20 @@ class People(Process):
     def end(self) -> None:
         """They end what they began: nothing stays held, no job stays down for them."""
         self.over = True
-        for training in self.world.trainings.values() if self.running else ():
+        if not self.running:
+            return
+        for training in self.world.trainings.values():
             if training.laws.people.may_hold:
                 self.release(training)
+        self._number += 1
+        self._chance = chance = Random(f"{self.world.seed} people last")
+        kind = chance.choice(
+            (self._restore_save, self._restore_save, self._restore_backup, self._begin_anew, self._write_file)
+        )
+        name = f"p{self._number}:{kind.__name__.strip('_')}"
+        if chance.random() < LAST and name not in self._without:
+            self.troubles.append(name)
+            kind(chance.choice(list(self.world.trainings.values())))
 
     def release(self, training: "Training") -> None:
         """End a hold for good."""

@@ -416,11 +416,11 @@ class Ramdisk:
         content: Content | None = None
         if partial is not None and len(partial.leaves) == partial.tree.leaves:
             content = Content(partial.tree, [partial.leaves[number] for number in range(partial.tree.leaves)])
-        rotten = partial is not None and content is not None and bool(content.bad())
-        if rotten and partial is not None and not set(partial.rotten) >= set(content.bad() if content else ()):
-            raise TornError(f"{effect.address:.13} was to be named although leaves were never right")
+        bad = set(content.bad()) if content is not None else set()
+        if partial is not None and not bad <= partial.rotten:
+            raise TornError(f"{effect.address:.13} was to be named although {len(bad)} leaves are bad")
         for naming in effect.namings:
-            fault = self.name(content, naming.tags, own=naming.own, rotten=rotten)
+            fault = self.name(content, naming.tags, own=naming.own, rotten=bool(bad))
             if fault:
                 if effect.address not in self.shards:
                     self.partials.pop(effect.address, None)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from checkpoint_replicator.inputlog import InputLog
 from simulation.faults import Faults
@@ -12,6 +13,9 @@ from simulation.rest import come_to_rest
 from simulation.world import World
 
 __all__ = ["Played", "play", "run"]
+
+PATIENCE: Final = 30.0
+"""Seconds in which people get their answers when all is well."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ def play(
             world.run(world.trouble)
         faults.end()
         world.people.end()
+        if world.people.busy:
+            world.run(world.now + PATIENCE, over=lambda: not world.people.busy)
         come_to_rest(world)
     except TornError as torn:
         error = LawBrokenError(9, f"seed {seed}, {world.now:.3f} s: {torn}")
