@@ -124,7 +124,7 @@ class Transferring(Process):
             self.world.hits["partial went on"] += 1
         self.world.hits["rot in a partial found"] += disk.rot_found - rot
         if fresh and effect.reserve is not None and effect.address in disk.partials:
-            self.world.court.copy_admitted(self)
+            self.world.court.copy_admitted(self, effect.reserve.size)
         return answer
 
     def _store(self, effect: do.StoreLeaves, number: int) -> None:
