@@ -56,7 +56,7 @@ def test_an_own_copy_that_is_not_verified_breaks_the_law_of_bytes(monkeypatch: p
             self._count(event.address)
 
     monkeypatch.setattr(restoring.Restorer, "verified", trust)
-    assert "bytes" in str(first_breach(1))
+    assert "bytes" in str(first_breach(1, after=100))
 
 
 def test_a_commit_without_replicas_breaks_the_law_of_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_deleting_while_people_look_breaks_the_law_of_deletion(monkeypatch: pyte
         return droppable(held, msgspec.structs.replace(keep, hold=False), busy)
 
     monkeypatch.setattr(saves, "droppable", hasty)
-    assert "although the job is held" in str(first_breach(5))
+    assert "although the job is held" in str(first_breach(5, after=80))
 
 
 def test_another_save_than_people_ordered_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_another_save_than_people_ordered_breaks_the_law_of_the_outcome(monkeypa
         return choose(msgspec.structs.replace(facts, forced=None))
 
     monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", wilful)
-    assert "by an order that nobody gave" in str(first_breach(10))
+    assert "by an order that nobody gave" in str(first_breach(10, after=100))
 
 
 def test_an_order_that_is_not_obeyed_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
