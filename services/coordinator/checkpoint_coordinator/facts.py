@@ -112,6 +112,7 @@ def _missing(desk: Desk, member: Member, now: float) -> dict[str, str | float]:
     since = voice.at if voice is not None else desk.since
     state, reason = str(life), f"{member.host} did not report to this coordinator"
     if voice is not None:
-        reason = f"{member.host} has no session of rank {member.rank} any more"
+        told = "; ".join(fault.reason for fault in voice.report.faults if fault.kind == "session")
+        reason = f"{member.host} has no session of rank {member.rank} any more{told and f': {told}'}"
         state = ABSENT if life is Life.OK else state
     return {"state": state, "age": round(now - since, 1), "heard": round(desk.wall(since), 1), "reason": reason}

@@ -23,11 +23,9 @@ from checkpoint_replicator.errors import (
 from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
 from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
-from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
 from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
-from checkpoint_replicator.ramdisk.layout import is_session_id
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.tree import Tree
@@ -78,7 +76,8 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker
+from checkpoint_watcher.sessionfile import SessionFile
 
 __all__ = ["Disk"]
 
@@ -105,7 +104,7 @@ class Disk:
     def __init__(self, ramdisk: Ramdisk, threads: int = 4) -> None:
         self.ramdisk = ramdisk
         self._threads = threads
-        self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
+        self._session = SessionFile(ramdisk)
         self._trees: dict[str, Tree] = {}
         self.stopping = threading.Event()
 
@@ -123,7 +122,7 @@ class Disk:
             recovery = self.ramdisk.recover()
             self._clear_notes()
             self.ramdisk.sweep()
-        session, no_session = self._salvage_session()
+        session, no_session = self._session.salvage()
         _, no_fences = self.ramdisk.read_fences()
         sidecars = self.ramdisk.sidecars()
         newest = {one.tag.job: one.tag.save for one in sorted(sidecars, key=_save_of) if one.committed}
@@ -149,17 +148,10 @@ class Disk:
             wished=tuple(sorted({one.tag.save for one in held if one.own and one.tag.address in wishing})),
             entries=entries,
             lineage=lineage,
+            sessionless=no_session if session is None else "",
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
             + tuple(f"{error}; nothing that it may name is removed" for error in recovery.unreadable[:MAX_NAMED]),
         )
-
-    def _salvage_session(self) -> tuple[SessionRecord | None, str]:
-        """Read `session.json`; one that says what no session of ours can is unreadable too."""
-        session, fault = self._session.salvage()
-        if session is None or not (fault := _session_fault(session)):
-            return session, fault
-        self._session.set_aside()
-        return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
 
     def perform(self, effect: Effect) -> Event | None:
         """Do it; returns its answer.
@@ -497,16 +489,3 @@ def _size(path: Path) -> int:
             with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
                 total += (Path(folder) / name).lstat().st_size
     return total
-
-
-def _session_fault(record: SessionRecord) -> str:
-    """Say why no session of ours can have written this; empty when one can."""
-    if not is_session_id(record.id):
-        return f"expected a session id, found {quote(record.id, 80)!r}"
-    for marker in record.markers:
-        if parse_name(marker.name, ".restore") is None:
-            return f"expected names of markers, found {quote(marker.name, 80)!r}"
-    for spec in (record.spec, record.before.spec if record.before is not None else None):
-        if spec is not None and spec.rank >= spec.shape.nodes:
-            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
-    return ""

@@ -81,6 +81,7 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+SESSION: Final = "session"
 HELD_A_GAP: Final = 50
 """Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
@@ -173,6 +174,9 @@ class WatcherMachine:
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(reason))
+        if event.sessionless:
+            reason = f"no session, nothing is replicated before the trainer restarts: {event.sessionless}"
+            self.node.blame(Fault(kind=SESSION, reason=reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims, event.wished)
         self._adopt()

@@ -116,6 +116,7 @@ class Layout:
         private = root / PRIVATE
         self.private = private
         self.session = private / "session.json"
+        self.session_copy = private / "session.copy.json"
         self.fence = private / "fence.json"
         self.host = private / "host"
         self.status = private / "status.json"

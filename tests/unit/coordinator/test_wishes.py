@@ -128,6 +128,20 @@ def test_an_order_that_an_earlier_coordinator_took_is_dropped_when_redis_comes_b
     assert "forced" not in hashes(bench)
 
 
+def test_an_order_that_ends_soon_is_decided_before_its_end_though_a_witness_is_silent() -> None:
+    bucket = Bucket()
+    bench, _ = trained(1, bucket=bucket)
+    bucket.fault = "403 forbidden"
+    wish = Wish(id="short", kind="restore", until=bench.store.time() + 4, backup="2026-01-01_00-00")
+    bench.coordinators[0].hear(WishReceived(wish))
+    bench.run(2.5)
+    assert bench.answer("short") is None
+    bench.run(1.2)
+    answer = bench.answer("short")
+    assert answer is not None
+    assert "taken on trust, without an answer of the backup store" in answer.reason
+
+
 def test_what_nobody_holds_is_refused_at_once() -> None:
     bench, _ = trained(1)
     answer = bench.ordered("restore", save=save(1, 9))

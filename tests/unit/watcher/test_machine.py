@@ -3,13 +3,15 @@
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Incarnation, Job, StoreId
+from checkpoint_replicator.ids import Epoch, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.messages import TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView, Orders, Outcome
+from checkpoint_replicator.session import SessionSpec
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
+from checkpoint_watcher.record import Lineage
 from support.watcher_shell import LEASE, ModelRamdisk, WatcherShell, yaml_text
-from support.watcher_story import JOB, SELF, keep, open_session, run_fresh, save, tag
+from support.watcher_story import JOB, SELF, SHAPE, keep, open_session, run_fresh, save, tag
 
 
 def test_law_3_a_crash_at_any_effect_loses_no_save_and_ends_in_markers_or_an_error() -> None:
@@ -67,6 +69,21 @@ def test_what_an_earlier_life_left_unreadable_is_told_to_the_trainer() -> None:
     shell.feed(did.Started(unreadable=("session.json: garbage",)))
     assert "session.json: garbage" in shell.disk.files["replicator.errors"]
     assert do.Announce("record_unreadable", {"reason": "session.json: garbage"}) in shell.done
+
+
+def test_a_lost_session_is_told_to_the_coordinator_and_on_the_node() -> None:
+    shell = WatcherShell(ModelRamdisk())
+    shell.feed(
+        did.Started(lineage=Lineage(SessionSpec(JOB, Rank(0), SHAPE), Epoch(1)), sessionless="session.json: garbage")
+    )
+    reason = "no session, nothing is replicated before the trainer restarts: session.json: garbage"
+    assert [(fault.kind, fault.reason) for fault in shell.report.faults] == [("session", reason)]
+    [*_, status] = shell.all(do.PublishStatus)
+    assert isinstance(status, do.PublishStatus)
+    assert reason in status.text
+    shell.disk.write_yaml(yaml_text())
+    shell.scan()
+    assert shell.machine.node.faults == {}
 
 
 def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherShell) -> None:
