@@ -29,8 +29,6 @@ MOST_ANSWERS: Final = 16
 MOST_WAITING: Final = 16
 MOST_ID: Final = 64
 MOST_REASON: Final = 200
-PATIENCE: Final = 10.0
-"""Seconds that an ordered restore waits for witnesses before it is taken on trust."""
 LATEST: Final = 1.0
 """Seconds before the end of a wish at which it is decided at the latest."""
 MOST_NAMED: Final = 4
@@ -131,7 +129,7 @@ class Wishes:
                 desk.archive.want_listing(since)
             unheard = silent(desk, since, now)
             # A wish with a short deadline is taken on trust rather than not at all.
-            if unheard and now - since < PATIENCE and desk.wall(now) < wish.until - LATEST:
+            if unheard and now - since < desk.times.wish_unheard and desk.wall(now) < wish.until - LATEST:
                 return False
             fault = ordered_fault(forced, desk.full_stock())
         if fault and not unheard:
