@@ -1,13 +1,14 @@
-import msgspec
-import pytest
+import re
 
-from checkpoint_replicator.errors import ProtocolError
+import msgspec
+
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, SessionId, Step
 from checkpoint_replicator.records import EpochRecord, EpochState, HostRecord, KeepList, Lease, Member, NodeView
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.status import (
+    UNREADABLE,
     BackupStatus,
     ClusterStatus,
     JobStatus,
@@ -111,12 +112,15 @@ async def test_a_store_is_read_job_by_job() -> None:
     assert found == ClusterStatus(hosts=("node-0",), jobs=(JobStatus(job="j"), JobStatus(job="k")))
 
 
-async def test_what_does_not_parse_is_an_error_that_names_the_job() -> None:
+async def test_a_job_that_does_not_parse_is_named_and_hides_no_other() -> None:
     model = StoreModel(lambda: 0.0)
     store = MemoryManifestStore(model)
     await store.add_job(JOB)
+    await store.add_job(Job("k"))
     model.put("ckpt:{j}:keys", {"steps": "zset", "step:1.1": "hash"})
     model.put("ckpt:{j}:steps", {"1.1": 1.0})
     model.put("ckpt:{j}:step:1.1", {"copies": "many"})
-    with pytest.raises(ProtocolError, match=r"job j: .*invalid literal .*'many'"):
-        await read_cluster(store)
+    spoilt, other = (await read_cluster(store)).jobs
+    assert spoilt.state == UNREADABLE
+    assert re.search(r"job j: .*invalid literal .*'many'", spoilt.reason)
+    assert other == JobStatus(job="k")
