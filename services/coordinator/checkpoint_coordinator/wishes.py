@@ -40,6 +40,8 @@ class Wishes:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._waiting: dict[str, tuple[Wish, float]] = {}
+        self._given: tuple[Forced | Forgetting, ...] = ()
+        """What this process took up itself; what Redis or another process told of is never one of these objects."""
 
     def take(self, wish: Wish, now: float) -> None:
         """Hear an order, which is repeated until it is answered."""
@@ -72,6 +74,22 @@ class Wishes:
             del wishes[min(wishes, key=lambda one: wishes[one].at)]
         if not same:
             self._desk.next_stamp()
+
+    def doubt(self) -> bool:
+        """Drop what may have been done or withdrawn meanwhile: Redis came back with older data.
+
+        What people ordered of this very process stands: it knows what became of that. Returns whether any was dropped.
+        """
+        state = self._desk.state
+        doubted = [order for order in (state.forced, state.forgetting) if order is not None and not self._gave(order)]
+        if state.forced in doubted:
+            state.forced = None
+        if state.forgetting in doubted:
+            state.forgetting = None
+        return bool(doubted)
+
+    def _gave(self, order: Forced | Forgetting) -> bool:
+        return any(order is given for given in self._given)
 
     # ---- taking up
 
@@ -118,6 +136,7 @@ class Wishes:
             self._refuse(wish, f"{forced}: {fault}", now)
             return True
         desk.state.forced = forced
+        self._given = (*self._given[-1:], forced)
         epoch = desk.state.epoch
         deciding = epoch is not None and epoch.members and not epoch.released
         when = (
@@ -193,6 +212,7 @@ class Wishes:
         holders = sorted(h for h in desk.live if desk.holds_anything(h))
         if wish.ramdisks or not holders:
             desk.state.forgetting = Forgetting(wish=wish.id, since=round(desk.wall(now), 3))
+            self._given = (*self._given[-1:], desk.state.forgetting)
             desk.note("forgetting", wish=wish.id, hosts=" ".join(holders))
             self.answer(wish.id, wish.kind, WishState.TAKEN, "waiting for the hosts", now)
             return
