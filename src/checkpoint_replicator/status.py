@@ -154,7 +154,7 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
     nodes = tuple(
-        _node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
+        _node(Rank(rank), members.get(Rank(rank)), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
         for rank in ranks
     )
     names = sorted(hashes.get("steps", {}), key=parse_save)
@@ -199,7 +199,8 @@ def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
     return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
 
 
-def _node(rank: Rank, host: Host, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:
+def _node(rank: Rank, member: Host | None, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:
+    host = member or fields.get("host", "")  # between two epochs nobody is a member: who had the rank last
     if alive is None:
         return NodeStatus(rank=rank, host=host)
     room = from_json(_Room, fields["room"], f"node:{rank} room") if fields.get("room") else _Room()

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from checkpoint_replicator.errors import ProtocolError
@@ -82,6 +83,18 @@ def test_a_job_of_which_no_node_reports_any_more_is_not_called_protected() -> No
     hashes = {"steps": {"2.9": "1"}, "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"}}
     status = job_status(JOB, view, hashes, 1000.0)
     assert (status.committed, status.protection, status.replicas) == ("2.9", Protection.UNKNOWN, 0)
+
+
+def test_a_rank_of_no_member_stands_with_the_host_that_had_it_last() -> None:
+    epoch = msgspec.structs.replace(EPOCH, state=EpochState.GATHERING, members=())
+    hashes = {
+        "alive": {"0": '{"state":"ok","age":0.2}', "1": '{"state":"suspect","age":9.0}'},
+        "node:0": {"host": "node-0"},
+        "node:1": {"host": "node-1"},
+    }
+    status = job_status(JOB, NodeView(epoch=epoch), hashes, 0.0)
+    assert [node.host for node in status.nodes] == ["node-0", "node-1"]
+    assert status.laggards == ("node-1: suspect",)
 
 
 def test_the_committed_step_is_the_second_part_of_the_save() -> None:
