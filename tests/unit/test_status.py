@@ -58,7 +58,7 @@ def test_the_picture_of_a_running_job() -> None:
         epoch=2,
         state="running",
         reason="all restored",
-        shape="2 nodes x 1 workers, pytorch",
+        shape="2 nodes x 1 worker, pytorch",
         coordinator="coordinator-1",
         committed="2.9",
         protection=Protection.PROTECTED,

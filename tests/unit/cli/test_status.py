@@ -13,7 +13,7 @@ JOB = JobStatus(
     epoch=2,
     state="running",
     reason="restored step 9",
-    shape="2 nodes x 1 workers, pytorch",
+    shape="2 nodes x 1 worker, pytorch",
     coordinator="coordinator-1",
     committed="2.10",
     protection=Protection.PROTECTED,
@@ -32,7 +32,7 @@ JOB = JobStatus(
 )
 TEXT = """\
 job llm: epoch 2, running (restored step 9)
-  shape       2 nodes x 1 workers, pytorch
+  shape       2 nodes x 1 worker, pytorch
   coordinator coordinator-1
   committed   2.10, protected, replicas: 1
   restored    1.9
