@@ -150,11 +150,13 @@ class WatcherMachine:
         return deadline is not None and now >= deadline
 
     def _next_deadline(self) -> float | None:
-        moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments += [self._register_at, self._stocktake_at]
-        moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
-        moments += [authority.deadline() for authority in self.authorities.values()]
-        return min((moment for moment in moments if moment is not None), default=None)
+        moments = [self.keeper.deadline(), self.saves.deadline(), self.restorer.deadline(), self.reporter.deadline()]
+        moments += (self._register_at, self._stocktake_at)
+        if self._forgetting:
+            moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
+        for authority in self.authorities.values():
+            moments.append(authority.deadline())
+        return min([moment for moment in moments if moment is not None], default=None)
 
     # ---- events
 
@@ -335,7 +337,9 @@ class WatcherMachine:
         self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
         self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
-        for fault in set(event.report.corrupt) - self._corrupt:
+        for fault in event.report.corrupt:  # in its order, which is the same in every run
+            if fault in self._corrupt:
+                continue
             if fault.address is not None and fault.kind == MUTATED:
                 self._mutate(fault.address, fault.reason)
             elif fault.address is not None:
@@ -393,7 +397,7 @@ class WatcherMachine:
         return self.authorities[job]
 
     def _know_jobs(self, now: float) -> None:
-        new = self.node.jobs - self.authorities.keys()
+        new = [job for job in self.node.jobs if job not in self.authorities]
         for job in sorted(new):
             self._authority(job).look(now)
         if new:

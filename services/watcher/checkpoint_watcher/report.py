@@ -92,12 +92,12 @@ class Reporter:
         """Send what changed or is due."""
         times = self.node.times
         gap = times.report_gap * (1 + len(self.node.held) // HELD_A_GAP)
-        early = 1.0  # what is to be said again soon is said together, so that the node wakes once and not thrice
-        if any(self._sent[name].is_late(now, self._span(name[0])) for name in self._sent):
-            early = EARLY
+        # What is to be said again soon is said together, so that the node wakes once and not thrice.
+        early = EARLY if self._is_late(now) else 1.0
         self._orders = early * times.orders
-        for job, authority in sorted(authorities.items()):
-            sent = self._sent.setdefault(("report", job), Sent())
+        for job in sorted(authorities):
+            authority = authorities[job]
+            sent = self._last("report", job)
             if sent.due(now, gap, early * times.report):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, early * times.report):
@@ -105,7 +105,7 @@ class Reporter:
                     authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
-        sent = self._sent.setdefault(("transfer", ""), Sent())
+        sent = self._last("transfer")
         if sent.due(now, times.report_gap / 2, self._orders):
             orders = self._transfer_orders(authorities)
             if self._news(sent, orders, now, self._orders):
@@ -160,6 +160,20 @@ class Reporter:
         return frozenset(address for address in addresses if address in named)
 
     # ---- rate
+
+    def _last(self, kind: str, job: str = "") -> Sent:
+        """What was last sent to one receiver."""
+        sent = self._sent.get((kind, job))
+        if sent is None:
+            sent = self._sent[kind, job] = Sent()
+        return sent
+
+    def _is_late(self, now: float) -> bool:
+        """Whether anything is to be said again now, changed or not."""
+        for (kind, _), sent in self._sent.items():  # noqa: SIM110 - asked at nearly every event
+            if sent.is_late(now, self._span(kind)):
+                return True
+        return False
 
     def _span(self, kind: str) -> float:
         """How long something is not said again that did not change."""
@@ -218,12 +232,12 @@ class Reporter:
         room = self.node.snapshot.room if self.node.snapshot is not None else None
         if room is None:
             return None
-        fit = self.saves.room.fit
+        fit, reserve = self.saves.room.fit, self.saves.room.reserve
         if fit is None:
-            return msgspec.structs.replace(room, reserve=self.saves.room.reserve)
+            return msgspec.structs.replace(room, reserve=reserve)
         return msgspec.structs.replace(
             room,
-            reserve=self.saves.room.reserve,
+            reserve=reserve,
             generations=fit.fit,
             needed=fit.needed,
             comfortable=fit.comfortable,
@@ -289,7 +303,7 @@ class Reporter:
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
-        sent = self._sent.setdefault(("uploader", job), Sent())  # also without orders: its answer tells the root
+        sent = self._last("uploader", job)  # also without orders: its answer tells the root
         if sent.due(now, self.node.times.report_gap / 2, self._orders):
             content = UploaderOrders(version=0, orders=orders)
             if self._news(sent, content, now, self._orders):
@@ -298,7 +312,7 @@ class Reporter:
     # ---- people
 
     def _publish_status(self, authorities: Mapping[Job, Authority], now: float) -> None:
-        sent = self._sent.setdefault(("status", ""), Sent())
+        sent = self._last("status")
         if not sent.due(now, self.node.times.orders, NEVER):
             return
         text = self._status(authorities)

@@ -115,7 +115,7 @@ class Restorer:
     @property
     def suspects(self) -> frozenset[Address]:
         """Corrupt shards that still have their names."""
-        return frozenset(self._bad - self._quarantining)
+        return frozenset(self._bad - self._quarantining) if self._bad else frozenset()
 
     def suspect(self, address: Address, reason: str) -> None:
         """Report a copy whose bytes are not those of its address; once that is sent it loses its names."""
@@ -129,7 +129,7 @@ class Restorer:
 
     def quarantine(self, reported: frozenset[Address]) -> None:
         """Take those corrupt shards out of their names that were reported."""
-        if self._quarantine_at is not None:
+        if self._quarantine_at is not None or not reported:
             return
         for address in sorted(reported & self.suspects):
             self._quarantining.add(address)
