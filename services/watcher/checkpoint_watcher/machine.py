@@ -501,8 +501,9 @@ class WatcherMachine:
         if self.saves.advance(now):
             for known in self.authorities:
                 self._keep(known)
-        for forgotten in [job for job, authority in self.authorities.items() if authority.forgets]:
-            self._forget(forgotten, now)
+        for one in self.authorities.values():
+            if one.forgets:
+                self._forget(one.job, now)
         self._leave()
         complete = self._complete()
         news = news or complete is not self.reporter.complete
@@ -517,8 +518,8 @@ class WatcherMachine:
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         if news or self.node.effects:
             self.reporter.touch()
-        for one in self.authorities.values():
-            one.advance(now)
+        for followed in self.authorities.values():
+            followed.advance(now)
         self.reporter.advance(self.authorities, now)
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
         self._deadline = self._next_deadline()

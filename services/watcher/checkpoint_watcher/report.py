@@ -260,13 +260,15 @@ class Reporter:
 
     def _transfer_orders(self, authorities: Mapping[Job, Authority]) -> TransferOrders:
         offers: list[OfferOrder] = []
-        for job, authority in sorted(authorities.items()):
+        for job in sorted(authorities):
+            authority = authorities[job]
             orders = authority.view.orders if authority.view is not None else None
             if orders is None:
                 continue
-            others = tuple(peer for peer in orders.peers if peer.host != self.node.host)
-            if others and job == self.node.job:
-                offers += [OfferOrder(tag=tag, to=others) for tag in self._own_uncommitted(job, authority.committed)]
+            own = self._own_uncommitted(job, authority.committed) if job == self.node.job else ()
+            if own:
+                others = tuple([peer for peer in orders.peers if peer.host != self.node.host])
+                offers += [OfferOrder(tag=tag, to=others) for tag in own if others]
             for order in orders.replicate:
                 to = tuple(peer for peer in order.to if peer.host != self.node.host)
                 if order.tag in self.node.held and to:
@@ -287,16 +289,18 @@ class Reporter:
         would take a peer's time from the one that can commit.
         """
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        if not epoch:
+            return []
         given_up = self.saves.given_up(job)
-        tags = sorted(
+        tags = [
             tag
             for tag in self.node.owned.values()
             if tag.job == job
-            and epoch
             and tag.save.epoch == epoch
             and (committed is None or tag.save > committed)
             and tag.save not in given_up
-        )
+        ]
+        tags.sort()
         saves = sorted({tag.save for tag in tags})
         ends = {*saves[:OFFERED], *saves[-OFFERED:]}
         return [tag for tag in tags if tag.save in ends]

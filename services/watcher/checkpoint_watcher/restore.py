@@ -221,7 +221,7 @@ class Restorer:
     # ---- inside
 
     def _concerns(self, record: SessionRecord, epoch: EpochRecord | None) -> bool:
-        return epoch is not None and any(member.session == record.id for member in epoch.members)
+        return epoch is not None and record.id in [member.session for member in epoch.members]
 
     def _open(self) -> bool:
         """Whether there is anything to do: also after the deadline, so that the next try goes on."""
