@@ -1,4 +1,8 @@
-"""`make nightly`: seeds for a while, every deliberate fault, and the tests that CI runs small; one report of all."""
+"""`make nightly`: seeds for a while, every deliberate fault, and the tests that CI runs small; one report of all.
+
+Crashes of real processes and soaks run beside the seeds: they wait more than they compute, and seeds are measured in
+CPU time. What they print goes to a file each.
+"""
 
 import argparse
 import json
@@ -7,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +23,7 @@ from simulation.story import retell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MOST_STORIES: Final = 5
+PROTECTED: Final = "protected again"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,12 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-tests", action="store_true", help="leave out tests that are marked nightly, and crashes")
     options = parser.parse_args(arguments)
     options.build.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
-    if not options.no_mutants:
-        report["mutants"] = _mutants(options.build)
-    if not options.no_tests:
-        report["tests"] = _tests(options.build)
-        report["crash"] = {"code": _run(["-m", "pytest", "-q", "tests/crash", "--all-crashes"]), "report": "crash.txt"}
+    with ThreadPoolExecutor(2) as beside:
+        parts = {} if options.no_tests else {name: beside.submit(part, options.build) for name, part in PARTS.items()}
+        report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
+        if not options.no_mutants:
+            report["mutants"] = _mutants(options.build)
+        report |= {name: part.result() for name, part in parts.items()}
     faults = _faults(report)
     report["faults"] = faults
     (options.build / "nightly.json").write_text(json.dumps(report, indent=1))
@@ -90,16 +97,28 @@ def _mutants(build: Path) -> dict[str, Any]:
     }
 
 
+def _crash(build: Path) -> dict[str, Any]:
+    """Crash every process at every point, and run every sequence."""
+    code = _run(["-m", "pytest", "-q", "tests/crash", "--all-crashes"], build / "nightly-crash.log")
+    summary = ROOT / "build" / "crash.txt"
+    return {"code": code, "log": "nightly-crash.log", "summary": summary.read_text() if summary.exists() else ""}
+
+
 def _tests(build: Path) -> dict[str, Any]:
     """Run what is marked nightly: the whole size of what CI runs small."""
-    junit = build / "nightly-tests.xml"
-    code = _run(["-m", "pytest", "-q", "-m", "nightly", f"--junitxml={junit}"])
-    return {"code": code, "report": junit.name}
+    return {"code": _run(["-m", "pytest", "-v", "-m", "nightly"], build / LOG), "log": LOG}
 
 
-def _run(arguments: list[str]) -> int:
+LOG: Final = "nightly-tests.log"
+PARTS: Final = {"crash": _crash, "tests": _tests}
+
+
+def _run(arguments: list[str], log: Path | None = None) -> int:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    return subprocess.run([sys.executable, *arguments], check=False, cwd=ROOT, env=environment).returncode
+    with ExitStack() as stack:
+        output = stack.enter_context(log.open("wb")) if log is not None else None
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output).returncode
 
 
 def _faults(report: dict[str, Any]) -> list[str]:
@@ -117,6 +136,9 @@ def _faults(report: dict[str, Any]) -> list[str]:
 
 def _text(report: dict[str, Any]) -> str:
     simulation = report["simulation"]
+    protected = sorted(
+        (name for name in simulation["happened"] if name.startswith(PROTECTED)), key=lambda n: (len(n), n)
+    )
     lines = [
         f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events",
         f"{simulation['cpu_seconds']} s of CPU, {simulation['seeds_a_minute']} seeds a minute",
@@ -125,6 +147,9 @@ def _text(report: dict[str, Any]) -> str:
         "",
         "what went wrong:",
         *(f"{count:9} {name}" for name, count in simulation["troubles"].items()),
+        "",
+        "how soon, simulated, all was well in quiet:",
+        *(f"{simulation['happened'][name]:9} {name}" for name in protected),
         "",
         "what must happen sometimes:",
         *(f"{count:9} {name}" for name, count in simulation["sometimes"].items()),
@@ -136,11 +161,13 @@ def _text(report: dict[str, Any]) -> str:
             for row in report["mutants"]["rows"]
         ]
     if "tests" in report:
-        lines += ["", f"tests that are marked nightly: exit code {report['tests']['code']}"]
-    if "crash" in report:
         lines += [
-            f"all crash points and sequences: exit code {report['crash']['code']}, see {report['crash']['report']}"
+            "",
+            f"tests that are marked nightly: exit code {report['tests']['code']}, see {report['tests']['log']}",
         ]
+    if "crash" in report:
+        lines += [f"crash points and sequences: exit code {report['crash']['code']}, see {report['crash']['log']}"]
+        lines += report["crash"]["summary"].splitlines()
     lines += ["", *(f"FAULT: {fault}" for fault in report["faults"]), *simulation["stories"]]
     return "\n".join(lines) + "\n"
 

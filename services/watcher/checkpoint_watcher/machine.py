@@ -230,10 +230,12 @@ class WatcherMachine:
             case SavesDropped():
                 self.saves.dropped(event, now)
             case ForeignDropped(dropped):
-                for tag in dropped:
-                    self.node.let_go(tag)
+                self.saves.let_go(dropped)
                 self.saves.room.made(now)
             case ViewRead(job, view):
+                self.node.read.add(job)
+                if view.keep is not None and view.keep.hold:  # whoever said so, also one that may order nothing now
+                    self.node.frozen.add(job)
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
             case ViewFailed(job, reason):
@@ -247,7 +249,7 @@ class WatcherMachine:
             case TransferReported():
                 return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                return self.reporter.hear_uploader(job, incarnation, report, now)
+                return job in self.node.jobs and self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:
@@ -452,7 +454,9 @@ class WatcherMachine:
 
     def _forgotten(self, event: JobForgotten, now: float) -> None:
         job = event.job
+        before = self.node.held.keys() | self.node.fallen
         self.node.stocktake(event.held, event.fallen)
+        self.saves.let_go(before - self.node.held.keys() - self.node.fallen)
         if event.reason:
             self._forgetting[job] = now + self.node.times.scan
             self.node.announce("job_not_forgotten", job=job, reason=event.reason)
@@ -474,6 +478,9 @@ class WatcherMachine:
             del self.authorities[job]
             self._forgetting.pop(job, None)
             self.node.jobs.discard(job)
+            self.node.read.discard(job)
+            self.node.frozen.discard(job)
+            self.saves.leave(job)
             self.reporter.leave(job)
             self.node.emit(Leave(job))
             self._register()
