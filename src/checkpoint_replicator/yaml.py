@@ -64,8 +64,8 @@ class _FaultError(Exception):
 def read_session(text: bytes) -> Accepted | Rejected:
     """Parse and check the text of a `replicator.yaml`; never raises.
 
-    The last answers are remembered: a trainer that comes again writes the same text, and one that is not finished yet is
-    looked at with every scan.
+    The last answers are remembered: a trainer that comes again writes the same text, and one that is not finished yet
+    is looked at with every scan.
     """
     try:
         return _Reader(_top_level(text)).session()

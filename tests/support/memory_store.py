@@ -254,7 +254,7 @@ class StoreModel:
 
     def _is_other(self, key: str, kind: Mapping[str, Value]) -> bool:
         """Tell whether a key has another type."""
-        for part in self._parts():  # a loop, since the simulation asks at every read
+        for part in self._parts():  # noqa: SIM110 - the simulation asks at every read
             if part is not kind and key in part:
                 return True
         return False
