@@ -1,6 +1,7 @@
 """Stamps: numbers that never go back, and the rule that an older one changes nothing."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -29,8 +30,9 @@ class Stamp(msgspec.Struct, frozen=True, order=True):
 ZERO = Stamp(0, Epoch(0), 0)
 
 
+@lru_cache(maxsize=64)
 def parse_stamp(text: str) -> Stamp:
-    """Read `token.epoch.number`.
+    """Read `token.epoch.number`; the fence and the records of a job say the same few again and again.
 
     Raises:
         ValueError: the text has another form.

@@ -7,6 +7,7 @@ is not expanded. Unknown keys are ignored with a note.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import msgspec
@@ -59,8 +60,13 @@ class _FaultError(Exception):
     """Carries the reason of a Rejected out of the parser."""
 
 
+@lru_cache(maxsize=16)
 def read_session(text: bytes) -> Accepted | Rejected:
-    """Parse and check the text of a `replicator.yaml`; never raises."""
+    """Parse and check the text of a `replicator.yaml`; never raises.
+
+    The last answers are remembered: a trainer that comes again writes the same text, and one that is not finished yet
+    is looked at with every scan.
+    """
     try:
         return _Reader(_top_level(text)).session()
     except _FaultError as fault:

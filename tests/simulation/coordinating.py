@@ -1,6 +1,5 @@
 """A coordinator's process: what `Office` does around the machine, against the model of Redis."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +30,7 @@ from checkpoint_coordinator.words import (
 from checkpoint_replicator.ids import Host, Job
 from checkpoint_replicator.messages import NodeReport, Party, Service, Wish
 from checkpoint_replicator.records import Lease
-from simulation.network import Lane, Path
+from simulation.network import Lane, Path, Request, Then
 from simulation.process import Engine, Process
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Coordinating(Process):
         """Wait until the job is known."""
         world = self.world
 
-        def there() -> Callable[[], None]:
+        def there() -> Then:
             known = self.job in world.redis.model.jobs()
             return self._open if known else lambda: self.soon(POLL, self._look)
 
@@ -144,7 +143,7 @@ class Coordinating(Process):
                 world.noted(self, event, fields)
             case AcquireLease(began):
 
-                def acquire() -> Callable[[], None]:
+                def acquire() -> Then:
                     assert self.machine is not None
                     lease = model.acquire(job, self.machine.me, world.times.lease_ttl)
                     if lease is not None:
@@ -154,42 +153,42 @@ class Coordinating(Process):
                 self._ask("acquire", acquire)
             case RenewLease(began, lease):
 
-                def renew() -> Callable[[], None]:
+                def renew() -> Then:
                     renewal, unix = model.renew(job, lease, world.times.lease_ttl), model.time()
                     return lambda: self._engine.take(LeaseRenewed(began, renewal, unix))
 
                 self._ask("renew", renew)
             case ReleaseLease(lease):
 
-                def release() -> Callable[[], None]:
+                def release() -> Then:
                     model.release(job, lease)
                     return lambda: None
 
                 self._ask("release", release)
             case RemoveJob():
 
-                def remove() -> Callable[[], None]:
+                def remove() -> Then:
                     model.remove_job(job)
                     return self._leave
 
                 self._ask("remove", remove)
             case ReadSnapshot(token):
 
-                def snapshot() -> Callable[[], None]:
+                def snapshot() -> Then:
                     answer = SnapshotRead(token, model.snapshot(job), model.time())
                     return lambda: self._engine.take(answer)
 
                 self._ask("snapshot", snapshot)
             case ReadHosts(silent):
 
-                def hosts() -> Callable[[], None]:
+                def hosts() -> Then:
                     answer = HostsRead(model.hosts(), model.helps(job, silent))
                     return lambda: self._engine.take(answer)
 
                 self._ask("hosts", hosts)
             case Write(lease, stamp, changes, after):
 
-                def write() -> Callable[[], None]:
+                def write() -> Then:
                     seen = model.apply(job, lease, stamp, changes, after)
                     if seen is None:
                         world.court.of(job).written(self, changes)
@@ -205,7 +204,7 @@ class Coordinating(Process):
         self.machine = None
         self.soon(POLL, self._look)
 
-    def _ask(self, name: str, call: Callable[[], Callable[[], None]]) -> None:
+    def _ask(self, name: str, call: Request) -> None:
         lane = self._renewals if name == "renew" else self._lane
 
         def failed(reason: str) -> None:

@@ -44,9 +44,11 @@ class Court:
 
     def check(self) -> None:
         """After every event."""
-        touched, self.touched = self.touched, None
-        if isinstance(touched, Watching):
-            self._obeys(touched)
+        touched = self.touched
+        if touched is not None:
+            self.touched = None
+            if isinstance(touched, Watching):
+                self._obeys(touched)
         changes = 0
         for host in self.world.hosts.values():
             changes += host.disk.changes
@@ -108,8 +110,9 @@ class Court:
 
     def _obeys(self, watching: Watching) -> None:
         """After an event of a watcher: what it follows is not older than what it followed."""
+        machine = machine_of(watching)
         for job, authority in watching.machine.authorities.items():
-            name = (machine_of(watching), job)
+            name = (machine, job)
             if authority.view is None or self.adopted.get(name) is authority.view:
                 continue
             self.adopted[name] = authority.view

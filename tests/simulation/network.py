@@ -14,10 +14,12 @@ from support.memory_store import StoreModel
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["REDIS", "Cut", "Lane", "Network", "Path", "Redis"]
+__all__ = ["REDIS", "Cut", "Lane", "Network", "Path", "Redis", "Request", "Then"]
 
-Request = Callable[[], Callable[[], None]]
-"""Done at Redis; returns what the asking process does with the answer."""
+Then = Callable[[], None]
+"""What the asking process does with an answer."""
+Request = Callable[[], Then]
+"""Done at Redis, which answers."""
 REDIS: Final = Host("redis")
 PARTS: Final = ("_strings", "_hashes", "_scores", "_sets", "_streams", "_expires")
 
@@ -168,12 +170,12 @@ class Lane:
         self._busy = True
         call, failed, writes = self._queue.popleft()
 
-        def over(then: Callable[[], None]) -> None:
+        def over(then: Then) -> None:
             self._busy = False
             then()
             self._next()
 
-        def there() -> Callable[[], None]:
+        def there() -> Then:
             answer = call()
             return lambda: over(answer)
 

@@ -152,7 +152,7 @@ class Engine(Generic[Event, Effect]):
     def sleep(self) -> None:
         """Be woken at the machine's deadline."""
         deadline = self.machine.next_deadline()
-        if deadline is None:
+        if deadline is None or deadline >= self._woken_at:
             return
         now = self.process.now
         moment = max(deadline, now + LEAST_NAP)

@@ -17,7 +17,8 @@ class Timeline:
     def at(self, moment: float, action: Action) -> None:
         """Do it then, or now where that is past."""
         self._count += 1
-        heapq.heappush(self._heap, (max(moment, self.now), self._count, action))
+        moment = moment if moment > self.now else self.now  # noqa: FURB136 - asked for everything that happens
+        heapq.heappush(self._heap, (moment, self._count, action))
 
     def after(self, delay: float, action: Action) -> None:
         """Do it in so many seconds."""

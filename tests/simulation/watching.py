@@ -1,6 +1,5 @@
 """A watcher's process: what `service.py` does around the machine, on the model of a ramdisk."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from checkpoint_replicator.records import Help, HostRecord, Lease
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.machine import WatcherMachine
-from simulation.network import Path
+from simulation.network import Path, Then
 from simulation.process import Engine, Process
 
 if TYPE_CHECKING:
@@ -111,14 +110,14 @@ class Watching(Process):
                 self._leases[job] = lease
             case do.ReadView(job, rank):
 
-                def view() -> Callable[[], None]:
+                def view() -> Then:
                     answer = did.ViewRead(job, world.redis.model.view(job, self.host, rank))
                     return lambda: self._engine.take(answer)
 
                 world.redis.ask(self, view, lambda reason: self._engine.take(did.ViewFailed(job, reason)), writes=False)
             case do.CallHelp(job, reason, seconds):
 
-                def call() -> Callable[[], None]:
+                def call() -> Then:
                     cry = Help(host=self.host, incarnation=self.incarnation, reason=reason)
                     world.redis.model.call_help(job, cry, seconds)
                     return lambda: None
@@ -168,7 +167,7 @@ class Watching(Process):
             self._engine.take(did.Registered(store, reason))
             self._register()
 
-        def there() -> Callable[[], None]:
+        def there() -> Then:
             store = model.store_id()
             for job in wish.jobs:
                 model.add_job(job)

@@ -187,9 +187,9 @@ class World:
 
     def run(self, until: float, over: "Callable[[], bool] | None" = None) -> bool:
         """Go on, checking the laws after every event; True soon after `over` holds."""
-        timeline, check = self.timeline, self.court.check
+        timeline, step, check = self.timeline, self.timeline.step, self.court.check
         while timeline.next <= until:
-            timeline.step()
+            step()
             check()
             if over is not None and self.events % 8 == 0 and over():
                 return True

@@ -14,7 +14,7 @@ __all__ = ["Ledger", "known"]
 
 KEPT_DECISIONS = 8
 """So many earlier restore decisions stay for people."""
-OURS = ("epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive", "wishes", *BY_PEOPLE)
+OURS = frozenset({"epoch", "keep", "orders", "steps", "backups", "lastbackup", "alive", "wishes", *BY_PEOPLE})
 INDEX = "keys"
 """Written with every change."""
 DECISION = "restore:"

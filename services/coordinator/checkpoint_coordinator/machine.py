@@ -207,11 +207,11 @@ class CoordinatorMachine:
         moments = [self._tenure.next_moment(self._now)]
         if self._tenure.lease is not None:
             look = self._looked + (self._times.look if self._due else self._times.beacon)
-            moments += [look, self._retry_snapshot, self._ledger.next_moment() if self._unwritten else None]
-            moments.append(self._removal)
+            moments += (look, self._retry_snapshot, self._removal)
+            moments.append(self._ledger.next_moment() if self._unwritten else None)
+        next_one = min([moment for moment in moments if moment is not None], default=None)
         # A moment that has passed without effect waits a little: the loop is never always due.
-        floor = self._now + self._times.look if self._now > float("-inf") else self._now
-        return min((max(moment, floor) for moment in moments if moment is not None), default=None)
+        return None if next_one is None else max(next_one, self._now + self._times.look)
 
     # ---- what was heard
 

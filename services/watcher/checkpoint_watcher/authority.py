@@ -109,14 +109,21 @@ class Authority:
 
     def deadline(self) -> float | None:
         """When `advance` has something to do."""
-        silent = self.node.times.beacon_silent
-        moments = [None if self._reading else self.due]
-        if self.lease is not None and not self.failure:
-            since = (self._heard_at, self._untaken[1] if self._untaken is not None else None)
-            cut_off = min((moment + silent for moment in since if moment is not None), default=None)
-            called = self._called_at + silent if self._called_at is not None else None
-            moments.append(cut_off if cut_off is None or called is None else max(cut_off, called))
-        return min((moment for moment in moments if moment is not None), default=None)
+        due = None if self._reading else self.due
+        cut_off = self._cut_off_at()
+        return due if cut_off is None or (due is not None and due <= cut_off) else cut_off
+
+    def _cut_off_at(self) -> float | None:
+        """When the coordinator counts as out of reach, or is called for again."""
+        if self.lease is None or self.failure:
+            return None
+        since = self._heard_at
+        if self._untaken is not None and (since is None or self._untaken[1] < since):
+            since = self._untaken[1]
+        if since is None:
+            return None
+        called = self._called_at
+        return (since if called is None or called < since else called) + self.node.times.beacon_silent
 
     def sent(self, version: int, now: float) -> None:
         """A report went to the coordinator."""

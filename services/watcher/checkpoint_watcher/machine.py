@@ -151,11 +151,13 @@ class WatcherMachine:
         return deadline is not None and now >= deadline
 
     def _next_deadline(self) -> float | None:
-        moments = [part.deadline() for part in (self.keeper, self.saves, self.restorer, self.reporter)]
-        moments += [self._register_at, self._stocktake_at]
-        moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
-        moments += [authority.deadline() for authority in self.authorities.values()]
-        return min((moment for moment in moments if moment is not None), default=None)
+        moments = [self.keeper.deadline(), self.saves.deadline(), self.restorer.deadline(), self.reporter.deadline()]
+        moments += (self._register_at, self._stocktake_at)
+        if self._forgetting:
+            moments += [moment for moment in self._forgetting.values() if moment < float("inf")]
+        for authority in self.authorities.values():
+            moments.append(authority.deadline())
+        return min([moment for moment in moments if moment is not None], default=None)
 
     # ---- events
 
@@ -341,7 +343,9 @@ class WatcherMachine:
         self.saves.room.lacking = event.report.lacking.get(self.node.job or "", 0)
         self.saves.room.make(now)
         self.restorer.told(event.report.fetches)
-        for fault in set(event.report.corrupt) - self._corrupt:
+        for fault in event.report.corrupt:  # in its order, which is the same in every run
+            if fault in self._corrupt:
+                continue
             if fault.address is not None and fault.kind == MUTATED:
                 self._mutate(fault.address, fault.reason)
             elif fault.address is not None:
@@ -399,7 +403,7 @@ class WatcherMachine:
         return self.authorities[job]
 
     def _know_jobs(self, now: float) -> None:
-        new = self.node.jobs - self.authorities.keys()
+        new = [job for job in self.node.jobs if job not in self.authorities]
         for job in sorted(new):
             self._authority(job).look(now)
         if new:
@@ -508,9 +512,11 @@ class WatcherMachine:
         if self.saves.advance(now):
             for known in self.authorities:
                 self._keep(known)
-        for forgotten in [job for job, authority in self.authorities.items() if authority.forgets]:
-            self._forget(forgotten, now)
-        self._forgetting = {job: again for job, again in self._forgetting.items() if again > now}
+        for one in self.authorities.values():
+            if one.forgets:
+                self._forget(one.job, now)
+        if self._forgetting:
+            self._forgetting = {job: again for job, again in self._forgetting.items() if again > now}
         self._leave()
         complete = self._complete()
         news = news or complete is not self.reporter.complete
@@ -525,8 +531,8 @@ class WatcherMachine:
         self.keeper.advance(now, claims_done=not self.saves.claiming)
         if news or self.node.effects:
             self.reporter.touch()
-        for one in self.authorities.values():
-            one.advance(now)
+        for followed in self.authorities.values():
+            followed.advance(now)
         self.reporter.advance(self.authorities, now)
         self.restorer.quarantine(self.reporter.told(self.restorer.suspects))
         self._deadline = self._next_deadline()

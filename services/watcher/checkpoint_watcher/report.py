@@ -92,12 +92,12 @@ class Reporter:
         """Send what changed or is due."""
         times = self.node.times
         gap = times.report_gap * (1 + len(self.node.held) // HELD_A_GAP)
-        early = 1.0  # what is to be said again soon is said together, so that the node wakes once and not thrice
-        if any(self._sent[name].is_late(now, self._span(name[0])) for name in self._sent):
-            early = EARLY
+        # What is to be said again soon is said together, so that the node wakes once and not thrice.
+        early = EARLY if self._is_late(now) else 1.0
         self._orders = early * times.orders
-        for job, authority in sorted(authorities.items()):
-            sent = self._sent.setdefault(("report", job), Sent())
+        for job in sorted(authorities):
+            authority = authorities[job]
+            sent = self._last("report", job)
             if sent.due(now, gap, early * times.report):
                 report = self._report(job, authority, now)
                 if self._news(sent, report, now, early * times.report):
@@ -105,7 +105,7 @@ class Reporter:
                     authority.sent(sent.version, now)
                     self.node.emit(SendReport(job, msgspec.structs.replace(report, version=sent.version)))
             self._order_uploader(job, authority, now)
-        sent = self._sent.setdefault(("transfer", ""), Sent())
+        sent = self._last("transfer")
         if sent.due(now, times.report_gap / 2, self._orders):
             orders = self._transfer_orders(authorities)
             if self._news(sent, orders, now, self._orders):
@@ -160,6 +160,20 @@ class Reporter:
         return frozenset(address for address in addresses if address in named)
 
     # ---- rate
+
+    def _last(self, kind: str, job: str = "") -> Sent:
+        """What was last sent to one receiver."""
+        sent = self._sent.get((kind, job))
+        if sent is None:
+            sent = self._sent[kind, job] = Sent()
+        return sent
+
+    def _is_late(self, now: float) -> bool:
+        """Whether anything is to be said again now, changed or not."""
+        for (kind, _), sent in self._sent.items():  # noqa: SIM110 - asked at nearly every event
+            if sent.is_late(now, self._span(kind)):
+                return True
+        return False
 
     def _span(self, kind: str) -> float:
         """How long something is not said again that did not change."""
@@ -218,12 +232,12 @@ class Reporter:
         room = self.node.snapshot.room if self.node.snapshot is not None else None
         if room is None:
             return None
-        fit = self.saves.room.fit
+        fit, reserve = self.saves.room.fit, self.saves.room.reserve
         if fit is None:
-            return msgspec.structs.replace(room, reserve=self.saves.room.reserve)
+            return msgspec.structs.replace(room, reserve=reserve)
         return msgspec.structs.replace(
             room,
-            reserve=self.saves.room.reserve,
+            reserve=reserve,
             generations=fit.fit,
             needed=fit.needed,
             comfortable=fit.comfortable,
@@ -248,13 +262,15 @@ class Reporter:
 
     def _transfer_orders(self, authorities: Mapping[Job, Authority]) -> TransferOrders:
         offers: list[OfferOrder] = []
-        for job, authority in sorted(authorities.items()):
+        for job in sorted(authorities):
+            authority = authorities[job]
             orders = authority.view.orders if authority.view is not None else None
             if orders is None:
                 continue
-            others = tuple(peer for peer in orders.peers if peer.host != self.node.host)
-            if others and job == self.node.job:
-                offers += [OfferOrder(tag=tag, to=others) for tag in self._own_uncommitted(job, authority.committed)]
+            own = self._own_uncommitted(job, authority.committed) if job == self.node.job else ()
+            if own:
+                others = tuple([peer for peer in orders.peers if peer.host != self.node.host])
+                offers += [OfferOrder(tag=tag, to=others) for tag in own if others]
             for order in orders.replicate:
                 to = tuple(peer for peer in order.to if peer.host != self.node.host)
                 if order.tag in self.node.held and to:
@@ -275,23 +291,25 @@ class Reporter:
         would take a peer's time from the one that can commit.
         """
         epoch = self.node.session.epoch if self.node.session is not None else 0
+        if not epoch:
+            return []
         given_up = self.saves.given_up(job)
-        tags = sorted(
+        tags = [
             tag
             for tag in self.node.owned.values()
             if tag.job == job
-            and epoch
             and tag.save.epoch == epoch
             and (committed is None or tag.save > committed)
             and tag.save not in given_up
-        )
+        ]
+        tags.sort()
         saves = sorted({tag.save for tag in tags})
         ends = {*saves[:OFFERED], *saves[-OFFERED:]}
         return [tag for tag in tags if tag.save in ends]
 
     def _order_uploader(self, job: Job, authority: Authority, now: float) -> None:
         orders = authority.view.orders.backup if authority.view is not None and authority.view.orders else ()
-        sent = self._sent.setdefault(("uploader", job), Sent())  # also without orders: its answer tells the root
+        sent = self._last("uploader", job)  # also without orders: its answer tells the root
         if sent.due(now, self.node.times.report_gap / 2, self._orders):
             content = UploaderOrders(version=0, orders=orders)
             if self._news(sent, content, now, self._orders):
@@ -300,7 +318,7 @@ class Reporter:
     # ---- people
 
     def _publish_status(self, authorities: Mapping[Job, Authority], now: float) -> None:
-        sent = self._sent.setdefault(("status", ""), Sent())
+        sent = self._last("status")
         if not sent.due(now, self.node.times.orders, NEVER):
             return
         text = self._status(authorities)

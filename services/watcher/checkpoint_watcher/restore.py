@@ -117,7 +117,7 @@ class Restorer:
     @property
     def suspects(self) -> frozenset[Address]:
         """Corrupt shards that still have their names."""
-        return frozenset(self._bad - self._quarantining)
+        return frozenset(self._bad - self._quarantining) if self._bad else frozenset()
 
     def suspect(self, address: Address, reason: str) -> None:
         """Report a copy whose bytes are not those of its address; once that is sent it loses its names."""
@@ -131,7 +131,7 @@ class Restorer:
 
     def quarantine(self, reported: frozenset[Address]) -> None:
         """Take those corrupt shards out of their names that were reported."""
-        if self._quarantine_at is not None:
+        if self._quarantine_at is not None or not reported:
             return
         for address in sorted(reported & self.suspects):
             self._quarantining.add(address)
@@ -223,7 +223,7 @@ class Restorer:
     # ---- inside
 
     def _concerns(self, record: SessionRecord, epoch: EpochRecord | None) -> bool:
-        return epoch is not None and any(member.session == record.id for member in epoch.members)
+        return epoch is not None and record.id in [member.session for member in epoch.members]
 
     def _let_go(self) -> None:
         """The job went on without this session: nothing is held or fetched for it any more."""

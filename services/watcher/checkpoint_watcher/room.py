@@ -155,11 +155,11 @@ class RoomKeeper:
         return max(self.reserve - room.free if self.saving else 0, self.lacking)
 
     def _own(self) -> Iterable[Tag]:
-        session = self.node.session
+        session, job = self.node.session, self.node.job
         rank = session.spec.rank if session is not None and session.spec is not None else None
-        for held in self.node.held.values():
-            if held.tag.job == self.node.job and (held.own or held.tag.key.rank == rank):
-                yield held.tag
+        for tag, held in self.node.held.items():
+            if tag.job == job and (held.own or tag.key.rank == rank):
+                yield tag
 
     @property
     def _inodes(self) -> int:

@@ -231,8 +231,9 @@ class Saves:
 
     def advance(self, now: float) -> bool:
         """Try again what had no room; True: dropping may be tried again."""
-        due = [entry for entry in self._retry if entry[0] <= now]
-        self._retry = [entry for entry in self._retry if entry[0] > now]
+        due = [entry for entry in self._retry if entry[0] <= now] if self._retry else ()
+        if due:
+            self._retry = [entry for entry in self._retry if entry[0] > now]
         for _, claim, tag in due:
             self._queued.discard(claim.name)
             self._name(claim, tag)

@@ -89,6 +89,8 @@ def _parser(annotation: Any) -> Callable[[str], object]:
     if isinstance(info, inspect.UnionType):
         (info, *_) = (part for part in info.types if not isinstance(part, inspect.NoneType))
     match info:
+        case inspect.StrType(min_length=None, max_length=None, pattern=None):
+            return str
         case inspect.StrType() | inspect.EnumType():
             return lambda text: msgspec.convert(text, annotation)
         case inspect.StructType(cls=cls) if cls in _TEXTS:
