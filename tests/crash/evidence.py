@@ -80,7 +80,7 @@ class Backup(msgspec.Struct):
 
 
 class Index(msgspec.Struct):
-    """What Redis says; each a claim to be checked. States of sessions are by rank, those of backups by name."""
+    """What Redis says; each a claim to be checked. `backups` are states by name."""
 
     fence: tuple[int, ...]
     epoch: Mapping[str, str]
@@ -91,7 +91,6 @@ class Index(msgspec.Struct):
     inventory: Mapping[int, frozenset[str]]
     last_backup: str
     lease: Mapping[str, Any]
-    sessions: Mapping[int, str] = {}
     backups: Mapping[str, str] = {}
 
 
@@ -126,7 +125,7 @@ def read_backups(root: Path, ledger: Ledger) -> list[Backup]:
 def read_index(url: str) -> Index:
     """Read the job's keys."""
     with redis.Redis.from_url(url, decode_responses=True) as client:
-        steps, inventory, sessions, backups = {}, {}, {}, {}
+        steps, inventory, backups = {}, {}, {}
         prefix = "ckpt:{job}:"
         for key in client.scan_iter(f"{prefix}*", count=1000):
             kind, _, name = key.removeprefix(prefix).partition(":")
@@ -136,8 +135,6 @@ def read_index(url: str) -> Index:
             elif kind == "inventory":
                 fields = client.hgetall(key)
                 inventory[int(name)] = frozenset(fields) - {"host", "epoch"}
-            elif kind == "node":
-                sessions[int(name)] = client.hget(key, "state") or ""
             elif kind == "backup":
                 backups[name] = client.hget(key, "state") or ""
         keep = client.hgetall(f"{prefix}keep")
@@ -152,7 +149,6 @@ def read_index(url: str) -> Index:
             inventory=inventory,
             last_backup=client.hget(f"{prefix}lastbackup", "save") or "",
             lease=json.loads(client.get(f"{prefix}lease") or "{}"),
-            sessions=sessions,
             backups=backups,
         )
 

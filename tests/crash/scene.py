@@ -277,7 +277,7 @@ class Scene:
 
     def evidence(self) -> Evidence:
         """All there is, read while every service stands still."""
-        with self.frozen():
+        with self._frozen():
             return Evidence(
                 disks=[read_disk(self.local(node), self.ledger) for node in RANKS],
                 backups=read_backups(self.backups, self.ledger),
@@ -301,7 +301,7 @@ class Scene:
         assert not breaches, "; ".join(breaches)
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def _frozen(self) -> Iterator[None]:
         pids = [state.pid for state in self.supervisor.states if state.pid is not None and state.name != "redis"]
         living = [pid for pid in pids if _signal(pid, signal.SIGSTOP)]
         try:

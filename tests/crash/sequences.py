@@ -7,6 +7,7 @@ from itertools import product
 from typing import Final
 
 from checkpoint_replicator.cluster import node_services
+from checkpoint_replicator.ramdisk.locks import exclusive
 from crash.evidence import Line
 from crash.scene import Scene
 from crash.stages import newest
@@ -28,7 +29,7 @@ async def delete(scene: Scene, _: int) -> None:
     """Somebody removes every shard that node 1 shows; its services know of nothing."""
     scene.judge()
     scene.auditor.wiped(1)
-    with scene.frozen():  # else what is named meanwhile is half removed
+    with exclusive(scene.local(1) / ".replicator" / "names.lock"):  # else what is named meanwhile is half removed
         for path in (*scene.local(1).glob("*.meta"), *scene.local(1).glob("*.data")):
             path.unlink() if path.is_file() else shutil.rmtree(path)
 

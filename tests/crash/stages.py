@@ -1,12 +1,9 @@
 """What is done to a cluster so that it comes to a point: each from rest to rest, and it must succeed whoever dies."""
 
 import asyncio
-import os
 import shutil
 import signal
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 from checkpoint_replicator.cluster import node_services
@@ -265,15 +262,18 @@ async def saving_late(scene: Scene) -> None:
     await scene.committed()
 
 
-async def meddling(scene: Scene) -> None:
-    """A trainer goes on to write into what it saved: that save never counts, the next one does."""
+async def saving_short(scene: Scene) -> None:
+    """One trainer does not save a step: that never counts, and the next one does."""
     scene.step += 1
-    with writing(scene, 1):
-        scene.save_one(1)
-        await step_is(scene, "mutated")
     scene.save_one(0)
-    (scene.local(1) / "replicator.errors").unlink(missing_ok=True)
+    await step_is(scene, "saving")
     await saving(scene)
+    await scene.until("a save to be given up", lambda: "abandoned" in states(scene) or None)
+
+
+def states(scene: Scene) -> set[str]:
+    """What Redis says of saves."""
+    return {fields.get("state", "") for fields in scene.index().steps.values()}
 
 
 async def step_is(scene: Scene, state: str) -> None:
@@ -281,29 +281,6 @@ async def step_is(scene: Scene, state: str) -> None:
     await scene.until(
         f"a save to be {state}", lambda: scene.index().steps.get(scene.last, {}).get("state") == state or None
     )
-
-
-@contextmanager
-def writing(scene: Scene, rank: int) -> Iterator[None]:
-    """Write the same byte again and again into the file that a trainer saves next, wherever it is moved."""
-    ended = threading.Event()
-    place = scene.local(rank) / f"{scene.step}" / f"__{rank}_0.distcp"
-
-    def write() -> None:
-        while not place.exists() and not ended.is_set():
-            pass
-        with place.open("r+b") as file:
-            byte = os.pread(file.fileno(), 1, 0)
-            while not ended.is_set():
-                os.pwrite(file.fileno(), byte, 0)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 async def outgrowing(scene: Scene) -> None:
@@ -329,27 +306,19 @@ UPLOADERS: Final = ("node-0-uploader", "node-1-uploader")
 
 
 async def calling_off(scene: Scene) -> None:
-    """Uploaders that stood still hear of a backup, and at once that the job is held."""
+    """Uploaders stand still amid a backup, and hear of the next step of it and at once that the job is held."""
+    scene.save(wish=True)
+    begun = {"reserving", "uploading", "sealing"}
+    await scene.until("a backup to begin", lambda: not begun.isdisjoint(scene.index().backups.values()) or None)
     for name in UPLOADERS:
         scene.signal(name, signal.SIGSTOP)
-    scene.save(wish=True)
-    await scene.until(
-        "a backup to be ordered",
-        lambda: (scene.index().upto == scene.last and "reserving" in scene.index().backups.values()) or None,
-    )
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.5)  # what they are to do comes to them meanwhile
     await scene.order(WishKind.HOLD)
     for name in UPLOADERS:
         scene.signal(name, signal.SIGCONT)
     await scene.order(WishKind.RESUME)
     await scene.backed_up()
     await scene.rest()
-
-
-async def outliving(scene: Scene) -> None:
-    """A peer died amid a transfer: what it was sent is given up, and it gets all when it is back."""
-    await asyncio.sleep(2.0)
-    await reviving(scene)
 
 
 async def making_room(scene: Scene) -> None:
@@ -392,6 +361,13 @@ def dying(point: str) -> Act:
     return prepare
 
 
+async def littering(scene: Scene) -> None:
+    """All services of a node die amid the emptying of a trash."""
+    await scene.kill(node_services(1))
+    for number in range(8):
+        (scene.local(1) / ".replicator" / "trash" / f"left-{number}").mkdir()
+
+
 async def reviving(scene: Scene) -> None:
     """Who died amid a save is started again, and the save is committed."""
     await scene.start([state.name for state in scene.supervisor.states if state.code is not None])
@@ -412,22 +388,20 @@ STAGES: Final[Mapping[str, Stage]] = {
     "handing over": Stage(handing_over),
     "rebooting": Stage(rebooting),
     "leaving an order": Stage(leaving_an_order, backing_up),
-    "saving on a new disk": Stage(saving, replacing),
     "restarting after a wish": Stage(restarting, backing_up),
     "holding": Stage(holding),
     "ordering": Stage(ordering),
     "beginning anew": Stage(beginning_anew),
     "going back": Stage(going_back),
-    "forgetting": Stage(forgetting, ordering),
+    "forgetting": Stage(forgetting, backing_up),
     "losing its names": Stage(losing_its_names),
     "cutting off": Stage(cutting_off),
     "saving late": Stage(saving_late),
-    "meddling": Stage(meddling),
+    "saving short": Stage(saving_short),
     "outgrowing": Stage(outgrowing, outgrown),
     "calling off": Stage(calling_off),
-    "outliving": Stage(outliving, dying("transfer StoreLeaves before")),
     "making room": Stage(making_room, sharing),
-    "recovering a sweep": Stage(reviving, dying("watcher Sweep before")),
+    "recovering a sweep": Stage(reviving, littering),
     "recovering a naming": Stage(reviving, dying("watcher NameShard 6")),
     "recovering a dropping": Stage(reviving, dying("watcher DropSaves 4")),
     "recovering a copy": Stage(reviving, dying("transfer NameShard 6")),
