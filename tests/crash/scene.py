@@ -28,7 +28,7 @@ from crash.auditor import RANKS, Auditor, Evidence
 from crash.content import Ledger, Saved, write_step
 from crash.evidence import Index, Line, read_backups, read_disk, read_index
 
-__all__ = ["QUOTA", "Scene", "open_scene"]
+__all__ = ["QUOTA", "NotReachedError", "Scene", "open_scene"]
 
 T = TypeVar("T")
 
