@@ -40,7 +40,7 @@ check: $(READY) ## lint, format, types, walls, spelling
 	.venv/bin/lint-imports
 	$(PY) -m codespell_lib
 
-sim: $(READY) ## the whole cluster in one process: SEEDS=0..500; SEED=n tells one, KEY=1.3 or h1 what touches that, WITHOUT=a,b
+sim: $(READY) ## the whole cluster in one process: SEEDS=0..500; SEED=n tells one, KEY=1.3 or h1 what touches that, WITHOUT=a,b; ARGS=--small
 	PYTHONPATH=tests $(PY) -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	    $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
 

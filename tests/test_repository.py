@@ -43,6 +43,7 @@ SHELLS = (
     "checkpoint_coordinator.office",
     "checkpoint_uploader.desk",
     "checkpoint_uploader.window",
+    "checkpoint_watcher.sessionfile",
     "checkpoint_watcher.strays",
 )
 """Modules that may wait, look at the clock, throw dice, log, or talk to the outside. All others are pure."""

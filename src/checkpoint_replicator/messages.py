@@ -114,7 +114,8 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `corrupt`, `mutated`, `refused`, `skipped`, `no_room`, `unsupported`, `uncopied`, `uid`,
-            `undersized` (the ramdisk is too small for two saves), `foreign` (another job's data went for room).
+            `undersized` (the ramdisk is too small for two saves), `foreign` (another job's data went for room),
+            `session` (what was known of the running session is lost).
         save: the save concerned, if any.
         key: the shard concerned, if any.
         reason: for people; says what was expected and what was found.

@@ -163,6 +163,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
         forced: who ordered exactly this: `command` or `restore.version`; empty where nobody did.
         warning: a line for `replicator.errors` of every node, where people should know of what was decided.
         silent: witnesses without whose answer a save was chosen; trainers read it in `replicator.errors`.
+        order: what stood in `restore.version` then, obeyed or not; None: nobody could look.
     """
 
     stamp: Stamp
@@ -174,6 +175,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True):
     forced: str = ""
     warning: str = ""
     silent: tuple[str, ...] = ()
+    order: str | None = None
 
 
 class ShardPlan(Record, frozen=True, kw_only=True):

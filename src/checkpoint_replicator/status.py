@@ -103,6 +103,8 @@ class JobStatus(Status, frozen=True, kw_only=True):
     """Why people hold all deleting; None: they do not."""
     ordered: str = ""
     """What people ordered to be restored next; empty without."""
+    mixed: bool = False
+    """It was written all the time while it was read: the parts may be of different moments."""
 
     @property
     def committed_step(self) -> int | None:
@@ -137,11 +139,12 @@ async def read_job(store: ManifestStore, job: Job) -> JobStatus:
         ProtocolError: a value does not parse; names the key.
     """
     view = await store.view(job, Host(""), None)
-    snapshot = await store.snapshot(job)
+    snapshot = await store.snapshot(job, mixed=True)
     try:
-        return job_status(job, view, snapshot.hashes, await store.time())
+        found = job_status(job, view, snapshot.hashes, await store.time())
     except ValueError as error:
         raise ProtocolError(f"job {job}: what stands in Redis does not parse: {error}") from error
+    return msgspec.structs.replace(found, mixed=snapshot.mixed)
 
 
 def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]], now: float) -> JobStatus:

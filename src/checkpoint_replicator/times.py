@@ -48,7 +48,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         orders: orders and reports between the services of a node are repeated this often.
         suspect: without a report for this long a host is suspect.
         lost: without a report for this long a host is lost.
-        stuck: a host that reports but makes no progress for this long is stuck.
+        stuck: a host that reports but makes no progress for this long is stuck; a watcher ends, to be started anew,
+            when its ramdisk refused the same thing for this long with an error other than want of room.
         lease_renewed: how often a coordinator renews its lease.
         lease_ttl: how long a lease lives without a renewal.
         lease_margin: a coordinator does nothing from this long before its lease would end.
@@ -69,7 +70,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         client: the trainer's own time-out.
         abandoned_quiet: after an abandoned epoch the next opens when no new session came for this long.
         abandoned_most: after an abandoned epoch the next opens at the latest after this long.
-        bucket_silent: how long a silent backup store is waited for before a restore decision.
+        bucket_silent: how long a silent backup store is waited for before a restore decision, and before a session is
+            given the one that its fellows have.
         want_parked: how long a Want for leaves that are not there yet waits before NotYet.
         acknowledged: what a peer did not acknowledge for this long is sent again or asked of another.
         uploader_turn: a backup order that an uploader did not take up goes to the next after this long.

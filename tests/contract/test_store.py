@@ -609,6 +609,13 @@ async def test_the_decision_of_another_epoch_is_not_seen(store: ManifestStore) -
     assert view.plan is None
 
 
+async def test_a_snapshot_of_one_moment_is_not_called_mixed(store: ManifestStore) -> None:
+    lease = await lead(store)
+    await write(store, lease, stamp(1), *everything())
+    assert await store.snapshot(JOB, mixed=True) == await store.snapshot(JOB)
+    assert not (await store.snapshot(JOB)).mixed
+
+
 async def test_what_became_of_an_order_is_read_alone(store: ManifestStore) -> None:
     lease = await lead(store)
     answer = WishAnswer(kind="hold", state=WishState.DONE, reason="held", at=5.0)
@@ -738,6 +745,16 @@ async def test_a_snapshot_names_a_key_of_another_type_and_takes_it_for_absent(
     assert "epoch" not in found.hashes
     assert found.spoilt.keys() == {key}
     assert found.spoilt[key].startswith(f"ckpt:{{{JOB}}}:{key}: ")
+
+
+@pytest.mark.parametrize("key", ["restore:1", "keep", "orders"])
+async def test_an_order_of_another_type_counts_as_missing_for_a_node(key: str, rig: Rig, store: ManifestStore) -> None:
+    lease = await lead(store)
+    await write(store, lease, stamp(1), *everything())
+    full = await store.view(JOB, HOST, Rank(0))
+    await rig.put(f"ckpt:{{{JOB}}}:{key}", "by hand")
+    missing = {"restore:1": {"restore": None, "plan": None}}.get(key, {key: None})
+    assert await store.view(JOB, HOST, Rank(0)) == msgspec.structs.replace(full, **missing)
 
 
 async def test_what_only_tells_takes_the_place_of_a_key_of_another_type(rig: Rig, store: ManifestStore) -> None:

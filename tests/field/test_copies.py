@@ -3,20 +3,9 @@
 import pytest
 
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import CopyState, FetchOrder, FetchState, OfferOrder
+from checkpoint_replicator.messages import CopyState, FetchState
 from checkpoint_transfer.machine import Limits
-from support.transfer_net import BAD, MIB, Net, PaperNode, address_of, tag_of, token
-
-
-def offer(node: PaperNode, number: int, leaves: int, *to: PaperNode) -> None:
-    node.offers = (OfferOrder(tag=tag_of(number, leaves), to=tuple(peer.peer for peer in to)),)
-    node.order()
-
-
-def fetch(node: PaperNode, number: int, leaves: int, *holders: PaperNode, backup: str | None = None) -> None:
-    order = FetchOrder(tags=(tag_of(number, leaves),), holders=tuple(peer.peer for peer in holders), backup=backup)
-    node.fetches = (order,)
-    node.order()
+from support.transfer_net import BAD, MIB, Net, address_of, fetch, offer, pair, tag_of, token
 
 
 def test_s05_of_three_holders_with_two_corrupt_ones_the_third_gives_what_is_named() -> None:
@@ -34,9 +23,7 @@ def test_s05_of_three_holders_with_two_corrupt_ones_the_third_gives_what_is_name
 
 
 def test_s13_one_of_fifty_pieces_fails_and_nothing_is_replicated_until_it_is_right() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 50), 50)
+    net, a, b = pair(50)
     good = a.disk.shards[address_of(1)][31]
     a.disk.shards[address_of(1)][31] = BAD
     fetch(b, 1, 50, a)
@@ -54,9 +41,7 @@ def test_s13_one_of_fifty_pieces_fails_and_nothing_is_replicated_until_it_is_rig
 
 
 def test_s45_a_save_of_which_everything_was_rewritten_is_mutated_and_not_sent_for_ever() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 40), 40)
+    net, a, b = pair(40)
     a.disk.shards[address_of(1)] = [BAD] * 40
     offer(a, 1, 40, b)
     net.wait(5)
@@ -83,9 +68,7 @@ def test_s60_what_a_dead_peer_was_asked_for_is_asked_of_another_and_nothing_is_l
 
 
 def test_s60_messages_for_an_earlier_life_are_dropped() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     offer(a, 1, 20, b)
     late = list(net.posted)
     b = net.start("b")
@@ -114,9 +97,7 @@ def test_s67_a_receiver_that_stalls_makes_its_sender_hold_no_more_than_the_windo
 
 def test_fault_5_a_copier_that_is_killed_leaves_a_copy_that_is_not_called_one_and_goes_on() -> None:
     """There the copy was called replicated and the older save deleted, while the replica was missing."""
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     offer(a, 1, 100, b)
     while b.disk.stored.get(address_of(1), 0) < 40:
         net.deliver()
@@ -134,9 +115,7 @@ def test_fault_5_a_copier_that_is_killed_leaves_a_copy_that_is_not_called_one_an
 
 
 def test_fault_5_a_sender_that_is_killed_begins_anew_by_itself() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     offer(a, 1, 100, b)
     while b.disk.stored.get(address_of(1), 0) < 40:
         net.deliver()
@@ -148,9 +127,7 @@ def test_fault_5_a_sender_that_is_killed_begins_anew_by_itself() -> None:
 
 
 def test_fault_9_a_bit_error_in_the_backup_is_never_named_and_the_fetch_says_where() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     net.backup["2026-01-01_00-00"] = {address_of(1)}
     net.spoiled.add((address_of(1), 13))
     fetch(b, 1, 20, backup="2026-01-01_00-00")
@@ -165,9 +142,7 @@ def test_fault_9_a_bit_error_in_the_backup_is_never_named_and_the_fetch_says_whe
 
 
 def test_fault_24_a_peer_that_cannot_be_reached_gets_nothing_and_is_named_until_it_is_back() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     offer(a, 1, 20, b)
     net.posted.clear()
     for _ in range(30):

@@ -10,7 +10,7 @@ import pytest
 from checkpoint_replicator.embedded import EmbeddedRedis
 from checkpoint_replicator.errors import UnreachableError
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, StoreId
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.store import AddEvent, SetHash
 from checkpoint_replicator.store.redis import RedisManifestStore
@@ -375,3 +375,24 @@ async def test_s113_a_cancelled_question_ends_its_task(redis_url: str) -> None:
         done, _ = await asyncio.wait({task}, timeout=5)
         assert done
     await store.close()
+
+
+async def test_a_job_that_is_written_all_the_time_is_shown_to_people_and_never_taken_up_by_a_coordinator(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = RedisManifestStore(redis_url), RedisManifestStore(redis_url)
+    lease, honest, count = await lead(writer), reader.store_id, iter(range(1, 1000))
+
+    async def overtaken() -> StoreId:
+        number = next(count)
+        assert await writer.apply(JOB, lease, stamp(number), [SetHash("alive", {"0": str(number)})]) is None
+        return await honest()
+
+    monkeypatch.setattr(reader, "store_id", overtaken)
+    with pytest.raises(UnreachableError, match="job was written 10 times while it was read"):
+        await reader.snapshot(JOB)
+    found = await reader.snapshot(JOB, mixed=True)
+    assert found.mixed
+    assert found.hashes["alive"]["0"].isdigit()
+    await writer.close()
+    await reader.close()

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from checkpoint_coordinator import words
-from checkpoint_coordinator.archive import Archive, Situation
+from checkpoint_coordinator.archive import Archive
+from checkpoint_coordinator.backups import Situation
 from checkpoint_coordinator.tenure import Tenure
 from checkpoint_coordinator.words import AcquireLease, LeaseAnswered, RenewLease
 from checkpoint_replicator.backoff import spread

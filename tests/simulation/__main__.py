@@ -2,13 +2,15 @@
 
 import argparse
 import sys
-import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
+from simulation.pace import Paces
 from simulation.run import play
 from simulation.sometimes import SOMETIMES
 from simulation.story import retell, story
+from simulation.world import is_small
 
 MOST_STORIES: Final = 5
 """So many failing seeds are told; the others are named."""
@@ -21,11 +23,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="play this one and tell every event")
     parser.add_argument("--key", action="append", default=[], help="tell only of this save (1.3) or host (h1)")
     parser.add_argument("--without", default="", help="troubles to leave out, as a story names them")
+    parser.add_argument("--small", action="store_true", help="of the seeds only those that make a small world")
     options = parser.parse_args(arguments)
     without = frozenset(filter(None, options.without.split(",")))
     if options.seed is not None:
         return _one(options.seed, without, options.key)
-    return _many(options.seeds)
+    chosen = [seed for seed in options.seeds if is_small(seed) or not options.small]
+    if not chosen:
+        parser.error("--small: none of these seeds makes a small world")
+    return _many(chosen)
 
 
 def seeds(text: str) -> range:
@@ -48,26 +54,25 @@ def _one(seed: int, without: frozenset[str], keys: list[str]) -> int:
     return int(played.error is not None)
 
 
-def _many(chosen: range) -> int:
+def _many(chosen: Sequence[int]) -> int:
     total: Counter[str] = Counter()
     failed: list[int] = []
-    begun = time.process_time()
+    paces = Paces()
     for seed in chosen:
-        played = play(seed)
+        with paces.measured(seed):
+            played = play(seed)
         total.update(played.hits)
         total.update(f"trouble: {name.partition(':')[2] or name}" for name in played.troubles)
         if played.error is not None:
             failed.append(seed)
             print(f"{played.error}", flush=True)
-    spent = time.process_time() - begun
     for seed in failed[:MOST_STORIES]:
         print(f"\n{retell(seed)}", flush=True)
     print()
     for name, count in sorted(total.items()):
         print(f"{count:8} {name}")
-    rate = 60 * len(chosen) / spent if spent else 0
-    many = "1 seed" if len(chosen) == 1 else f"{len(chosen)} seeds"
-    print(f"{many}, {total['events']} events, {spent:.1f} s of CPU, {rate:.0f} seeds a minute")
+    print(f"{total['events']} events: {paces.all}")
+    print(f"small worlds: {paces.small}")
     print(f"failed: {' '.join(map(str, failed)) or 'none'}")
     print(f"not reached: {', '.join(name for name in SOMETIMES if not total[name]) or 'nothing'}")
     return int(bool(failed))

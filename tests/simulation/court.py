@@ -129,15 +129,20 @@ class Court:
         for tag in tags:
             self.of(tag.job).named(transferring.host, tag)
 
-    def copy_admitted(self, transferring: "Transferring") -> None:
-        """Room was given to a peer's copy: the trainer's next save must still have its own."""
-        disk, job = transferring.node.disk, transferring.node.watching.machine.node.job
+    def copy_admitted(self, transferring: "Transferring", reserve: int) -> None:
+        """Room was given to a peer's copy beside a reserve: the trainer's next save must still have its own.
+
+        An order of the watcher that asks for more may be on its way: that is nobody's fault.
+        """
+        disk, watcher = transferring.node.disk, transferring.node.watching.machine
+        job, told = watcher.node.job, watcher.saves.room.reserve
         own: dict[Save, int] = defaultdict(int)
         for tag, held in disk.sidecars.items():
             if held.own and tag.job == job:
                 own[tag.save] += tag.size
         need = max(own.values(), default=0)
-        if disk.free < need and transferring.machine.report.version:
+        on_its_way = reserve < need <= told
+        if disk.free < need and not on_its_way and transferring.machine.report.version:
             raise LawBrokenError(
                 8, f"{transferring.host} admits a copy although {need} bytes of its trainer do not fit"
             )

@@ -315,8 +315,8 @@ MUTANTS: Final = (
         "joins a session after a save of the epoch",
         2,
         "checkpoint_coordinator.membership",
-        "if record is None or not record.released or saved or not recallable:",
-        "if record is None or not record.released or not recallable:",
+        "if record is None or not record.released or saved or barred:",
+        "if record is None or not record.released or barred:",
         "tests/unit/coordinator/test_membership.py::test_a_running_session_is_not_gathered",
     ),
     Mutant(

@@ -1,4 +1,8 @@
-"""`make nightly`: seeds for a while, every deliberate fault, and the tests that CI runs small; one report of all."""
+"""`make nightly`: seeds for a while, every deliberate fault, and the tests that CI runs small; one report of all.
+
+Crashes of real processes and soaks run beside the seeds: they wait more than they compute, and seeds are measured in
+CPU time. What they print goes to a file each.
+"""
 
 import argparse
 import json
@@ -7,15 +11,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from simulation.pace import Pace, Paces
 from simulation.run import play
 from simulation.sometimes import SELDOM, SOMETIMES
 from simulation.story import retell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MOST_STORIES: Final = 5
+PROTECTED: Final = "protected again"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,12 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-tests", action="store_true", help="leave out tests that are marked nightly, and crashes")
     options = parser.parse_args(arguments)
     options.build.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
-    if not options.no_mutants:
-        report["mutants"] = _mutants(options.build)
-    if not options.no_tests:
-        report["tests"] = _tests(options.build)
-        report["crash"] = {"code": _run(["-m", "pytest", "-q", "tests/crash", "--all-crashes"]), "report": "crash.txt"}
+    with ThreadPoolExecutor(2) as beside:
+        parts = {} if options.no_tests else {name: beside.submit(part, options.build) for name, part in PARTS.items()}
+        report: dict[str, Any] = {"simulation": _simulate(options.first, options.seeds, 60 * options.minutes)}
+        if not options.no_mutants:
+            report["mutants"] = _mutants(options.build)
+        report |= {name: part.result() for name, part in parts.items()}
     faults = _faults(report)
     report["faults"] = faults
     (options.build / "nightly.json").write_text(json.dumps(report, indent=1))
@@ -48,21 +56,21 @@ def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
     total: Counter[str] = Counter()
     troubles: Counter[str] = Counter()
     failed: list[int] = []
-    begun, spent, seed = time.monotonic(), time.process_time(), first
+    paces = Paces()
+    begun, seed = time.monotonic(), first
     while seed < first + most and time.monotonic() - begun < seconds:
-        played = play(seed)
+        with paces.measured(seed):
+            played = play(seed)
         total.update(played.hits)
         troubles.update(name.partition(":")[2] or name for name in played.troubles)
         if played.error is not None:
             failed.append(seed)
         seed += 1
-    spent = time.process_time() - spent
     return {
         "first": first,
-        "seeds": seed - first,
         "events": total["events"],
-        "cpu_seconds": round(spent, 1),
-        "seeds_a_minute": round(60 * (seed - first) / spent) if spent else 0,
+        **_pace(paces.all),
+        "small": _pace(paces.small),
         "failed": failed,
         "stories": [retell(one) for one in failed[:MOST_STORIES]],
         "sometimes": {name: total[name] for name in (*SOMETIMES, *SELDOM)},
@@ -70,6 +78,10 @@ def _simulate(first: int, most: int, seconds: float) -> dict[str, Any]:
         "troubles": dict(sorted(troubles.items())),
         "happened": dict(sorted(total.items())),
     }
+
+
+def _pace(pace: Pace) -> dict[str, Any]:
+    return {"seeds": pace.seeds, "cpu_seconds": round(pace.spent, 1), "seeds_a_minute": pace.a_minute}
 
 
 def _mutants(build: Path) -> dict[str, Any]:
@@ -85,16 +97,28 @@ def _mutants(build: Path) -> dict[str, Any]:
     }
 
 
+def _crash(build: Path) -> dict[str, Any]:
+    """Crash every process at every point, and run every sequence."""
+    code = _run(["-m", "pytest", "-q", "tests/crash", "--all-crashes"], build / "nightly-crash.log")
+    summary = ROOT / "build" / "crash.txt"
+    return {"code": code, "log": "nightly-crash.log", "summary": summary.read_text() if summary.exists() else ""}
+
+
 def _tests(build: Path) -> dict[str, Any]:
     """Run what is marked nightly: the whole size of what CI runs small."""
-    junit = build / "nightly-tests.xml"
-    code = _run(["-m", "pytest", "-q", "-m", "nightly", f"--junitxml={junit}"])
-    return {"code": code, "report": junit.name}
+    return {"code": _run(["-m", "pytest", "-v", "-m", "nightly"], build / LOG), "log": LOG}
 
 
-def _run(arguments: list[str]) -> int:
+LOG: Final = "nightly-tests.log"
+PARTS: Final = {"crash": _crash, "tests": _tests}
+
+
+def _run(arguments: list[str], log: Path | None = None) -> int:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    return subprocess.run([sys.executable, *arguments], check=False, cwd=ROOT, env=environment).returncode
+    with ExitStack() as stack:
+        output = stack.enter_context(log.open("wb")) if log is not None else None
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output).returncode
 
 
 def _faults(report: dict[str, Any]) -> list[str]:
@@ -112,13 +136,20 @@ def _faults(report: dict[str, Any]) -> list[str]:
 
 def _text(report: dict[str, Any]) -> str:
     simulation = report["simulation"]
+    protected = sorted(
+        (name for name in simulation["happened"] if name.startswith(PROTECTED)), key=lambda n: (len(n), n)
+    )
     lines = [
         f"{simulation['seeds']} seeds from {simulation['first']} on, {simulation['events']} events",
         f"{simulation['cpu_seconds']} s of CPU, {simulation['seeds_a_minute']} seeds a minute",
+        f"small worlds: {simulation['small']['seeds']} seeds, {simulation['small']['seeds_a_minute']} seeds a minute",
         f"failed: {' '.join(map(str, simulation['failed'])) or 'none'}",
         "",
         "what went wrong:",
         *(f"{count:9} {name}" for name, count in simulation["troubles"].items()),
+        "",
+        "how soon, simulated, all was well in quiet:",
+        *(f"{simulation['happened'][name]:9} {name}" for name in protected),
         "",
         "what must happen sometimes:",
         *(f"{count:9} {name}" for name, count in simulation["sometimes"].items()),
@@ -130,11 +161,13 @@ def _text(report: dict[str, Any]) -> str:
             for row in report["mutants"]["rows"]
         ]
     if "tests" in report:
-        lines += ["", f"tests that are marked nightly: exit code {report['tests']['code']}"]
-    if "crash" in report:
         lines += [
-            f"all crash points and sequences: exit code {report['crash']['code']}, see {report['crash']['report']}"
+            "",
+            f"tests that are marked nightly: exit code {report['tests']['code']}, see {report['tests']['log']}",
         ]
+    if "crash" in report:
+        lines += [f"crash points and sequences: exit code {report['crash']['code']}, see {report['crash']['log']}"]
+        lines += report["crash"]["summary"].splitlines()
     lines += ["", *(f"FAULT: {fault}" for fault in report["faults"]), *simulation["stories"]]
     return "\n".join(lines) + "\n"
 

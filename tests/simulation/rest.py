@@ -51,8 +51,7 @@ def come_to_rest(world: "World") -> None:
             if not safe(training) and not _lost(training):
                 raise LawBrokenError(6, f"no save of {training.job} was committed in quiet: {world.explain()}")
     else:
-        span = next((span for span in SPANS if world.now - since <= span), SPANS[-1])
-        world.hits[f"protected again within {span} s"] += 1
+        world.hits[f"protected again {_span(world.now - since)}"] += 1
     _settle(world, [training for training in trainings if safe(training)])
     if not world.tight and world.hits["save_skipped"] + world.hits["save had no room"] > skipped:
         raise LawBrokenError(8, f"a save found no room in quiet: {world.explain()}")
@@ -76,8 +75,11 @@ def _settle(world: "World", trainings: "list[Training]") -> None:
             told = [f"{training.job}: {fault}" for training in trainings for fault in islice(faults_of(training), 4)]
             raise LawBrokenError(6, f"after {SETTLED:.0f} s of quiet: {'; '.join(told)}; {world.explain()}")
         world.run(world.now + 1.0)
-    span = next((span for span in SPANS if world.now - since <= span), SPANS[-1])
-    world.hits[f"settled within {span} s"] += 1
+    world.hits[f"settled {_span(world.now - since)}"] += 1
+
+
+def _span(seconds: float) -> str:
+    return next((f"within {span} s" for span in SPANS if seconds <= span), f"after more than {SPANS[-1]} s")
 
 
 def _lost(training: "Training") -> bool:

@@ -69,7 +69,7 @@ def test_a_commit_before_all_shards_are_there_breaks_the_law_of_acknowledgement(
         verdict = judge(*arguments, **options)
         return msgspec.structs.replace(verdict, state=SaveState.COMMITTED) if verdict.shards else verdict
 
-    monkeypatch.setattr("checkpoint_coordinator.safekeeping.judge", hasty)
+    monkeypatch.setattr("checkpoint_coordinator.saves.judge", hasty)
     assert "shards" in str(first_breach(4))
 
 
@@ -89,7 +89,7 @@ def test_deleting_the_committed_save_breaks_the_law_of_crashes(monkeypatch: pyte
             return keep
         return msgspec.structs.replace(keep, upto=max(view.in_flight), keep=())
 
-    monkeypatch.setattr("checkpoint_coordinator.safekeeping.keep_list", greedy)
+    monkeypatch.setattr("checkpoint_coordinator.retention.keep_list", greedy)
     first_breach(3, 5)
 
 
@@ -120,7 +120,7 @@ def test_a_silent_fresh_start_breaks_the_law_of_the_outcome(monkeypatch: pytest.
         return msgspec.structs.replace(choice, outcome=Outcome.NONE) if bad else choice
 
     monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", soothing)
-    assert "nothing was found" in str(first_breach(10, after=8))
+    assert "nothing was found" in str(first_breach(10, after=140))
 
 
 def test_a_coordinator_that_forgets_to_release_breaks_the_law_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,25 +20,27 @@ def test_a_night_reports_seeds_troubles_and_what_was_not_reached(
     text = (tmp_path / "nightly.txt").read_text()
     assert capsys.readouterr().out == text + "\n"
     assert text.startswith("3 seeds from 0 on, ")
+    assert report["simulation"]["small"]["seeds"] == 2
+    assert f"small worlds: 2 seeds, {report['simulation']['small']['seeds_a_minute']} seeds a minute\n" in text
 
 
 def test_a_fault_of_one_part_keeps_no_other_from_running_and_one_report_holds_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[list[str]] = []
+    runs: list[str] = []
 
-    def fail(arguments: list[str]) -> int:
-        runs.append(arguments)
+    def fail(arguments: list[str], log: Path | None = None) -> int:
+        runs.append(f"{arguments[-1]} > {log.name if log is not None else 'here'}")
         return 1
 
     monkeypatch.setattr(nightly, "_run", fail)
     assert nightly.main(["--seeds", "0", "--no-mutants", "--build", str(tmp_path)]) == 1
-    assert [arguments[-1] for arguments in runs] == [f"--junitxml={tmp_path}/nightly-tests.xml", "--all-crashes"]
+    assert sorted(runs) == ["--all-crashes > nightly-crash.log", "nightly > nightly-tests.log"]
     report = json.loads((tmp_path / "nightly.json").read_text())
     assert (report["tests"]["code"], report["crash"]["code"]) == (1, 1)
     assert report["faults"][-2:] == ["tests that are marked nightly failed", "crash points or sequences failed"]
     text = (tmp_path / "nightly.txt").read_text()
-    assert "all crash points and sequences: exit code 1, see crash.txt\n" in text
+    assert "crash points and sequences: exit code 1, see nightly-crash.log\n" in text
     assert "FAULT: crash points or sequences failed\n" in text
 
 

@@ -123,7 +123,7 @@ class Transferring(Process):
         if disk.resumed > before:
             self.world.hits["partial went on"] += 1
         if fresh and effect.reserve is not None and effect.address in disk.partials:
-            self.world.court.copy_admitted(self)
+            self.world.court.copy_admitted(self, effect.reserve.size)
         return answer
 
     def _name(self, effect: do.NameShard, number: int) -> None:

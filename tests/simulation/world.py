@@ -21,7 +21,7 @@ from simulation.training import Training
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["TIMES", "World"]
+__all__ = ["TIMES", "World", "is_small"]
 
 TIMES: Final = Times(
     report_gap=0.3,
@@ -58,14 +58,15 @@ TIMES: Final = Times(
 
 
 SMALL: Final = 0.85
-"""So many worlds have few nodes and a short trouble."""
+"""So many worlds are small: one job of two or three nodes with a worker each, at most one host without a rank beside
+them, and a short trouble. Each of the others has up to eight nodes a job, two jobs, or a long trouble."""
 
 
 class World:
     """Everything; made from a seed, and the same from the same seed.
 
     Attributes:
-        small: few nodes, a short trouble.
+        small: one job of two or three nodes, a short trouble; see SMALL.
         trouble: seconds in which things go wrong.
     """
 
@@ -205,3 +206,8 @@ class World:
             names = ", ".join(f"{name} x{count}" for name, count in sorted(held.items()))
             told.append(f"{host}: {node.disk.free} of {node.disk.size} bytes free, holds {names or 'nothing'}")
         return "; ".join(told)
+
+
+def is_small(seed: int) -> bool:
+    """Tell whether a seed makes a small world."""
+    return World(seed).small

@@ -29,10 +29,11 @@ from checkpoint_coordinator.words import (
     Written,
 )
 from checkpoint_replicator.errors import ProtocolError, UnreachableError
-from checkpoint_replicator.ids import Host, Incarnation, Job
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Step
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import NodeReport, Wish
 from checkpoint_replicator.records import Help, Lease, NodeView, RestoreRecord
+from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.store.fields import from_json
 from checkpoint_replicator.times import Times
@@ -249,6 +250,10 @@ class Bench:
             return self.store.view(JOB, Host(""), None).lease is None
         return False
 
+    def hashes(self) -> dict[str, dict[str, str]]:
+        """Return all keys of the job, without their prefix."""
+        return self.store.snapshot(JOB).hashes
+
     def all_running(self) -> bool:
         return all(
             node.session is not None and node.session.state == "running" for node in self.nodes.values() if node.alive
@@ -265,3 +270,18 @@ class Bench:
 
 def _without_version(report: NodeReport) -> tuple[object, ...]:
     return tuple(getattr(report, name) for name in report.__struct_fields__ if name != "version")
+
+
+def restored_pair() -> Bench:
+    """Return two nodes that restored 1.5 and hold a torn 1.6."""
+    shape = Shape(2, 1, 1, "pytorch")
+    bench = Bench()
+    bench.coordinator()
+    nodes = bench.cluster(2)
+    for rank, node in enumerate(nodes):
+        node.hold(Save(Epoch(1), Step(4)), rank, 0, shape, own=True)
+        node.hold(Save(Epoch(1), Step(5)), rank, 0, shape, own=True)
+    nodes[0].hold(Save(Epoch(1), Step(6)), 0, 0, shape, own=True)
+    assert bench.run(5, bench.all_running)
+    bench.run(3)
+    return bench

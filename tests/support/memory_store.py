@@ -205,7 +205,7 @@ class StoreModel:
     def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:
         self._reach()
         epoch = self._hash(job_key(job, "epoch"))
-        restore = self._hash(job_key(job, f"restore:{epoch.get('number', '')}"))
+        restore = self._present(job_key(job, f"restore:{epoch.get('number', '')}"))
         raw = RawView(
             store=self._strings.get(STORE),
             lease=self._string(job_key(job, "lease")),
@@ -213,8 +213,8 @@ class StoreModel:
             epoch=epoch,
             decision=restore.get("decision"),
             plan=None if rank is None else restore.get(f"n{rank}"),
-            keep=self._hash(job_key(job, "keep")),
-            orders=self._hash(job_key(job, "orders")).get(host),
+            keep=self._present(job_key(job, "keep")),
+            orders=self._present(job_key(job, "orders")).get(host),
         )
         return parse_view(raw, job, host, rank)
 
@@ -258,6 +258,10 @@ class StoreModel:
     def _hash(self, key: str) -> dict[str, str]:
         if self._is_other(key, self._hashes):
             raise ProtocolError(f"{key}: expected a hash")
+        return self._hashes.get(key, {})
+
+    def _present(self, key: str) -> dict[str, str]:
+        """Return a hash; a key of another type counts as missing."""
         return self._hashes.get(key, {})
 
     def _string(self, key: str) -> str | None:
@@ -392,7 +396,8 @@ class MemoryManifestStore:
     ) -> Stamp | None:
         return self.model.apply(job, lease, stamp, changes, after)
 
-    async def snapshot(self, job: Job) -> Snapshot:
+    async def snapshot(self, job: Job, *, mixed: bool = False) -> Snapshot:
+        del mixed  # nothing is written meanwhile
         return self.model.snapshot(job)
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:

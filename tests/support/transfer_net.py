@@ -332,3 +332,28 @@ class Net:
             self.tick()
             self.settle()
         raise AssertionError("a machine wants to be asked for ever")
+
+
+def pair(leaves: int) -> tuple[Net, PaperNode, PaperNode]:
+    """Two nodes, `a` and `b`; the first holds shard 1 of so many leaves."""
+    net = Net("a", "b")
+    a, b = net.nodes.values()
+    a.disk.put(tag_of(1, leaves), leaves)
+    return net, a, b
+
+
+def offer(node: PaperNode, number: int, leaves: int, *to: PaperNode) -> None:
+    """Order a node to offer a shard, beside what it was ordered of other shards before."""
+    tag = tag_of(number, leaves)
+    others = tuple(order for order in node.offers if order.tag != tag)
+    node.offers = (*others, OfferOrder(tag=tag, to=tuple(peer.peer for peer in to)))
+    node.order()
+
+
+def fetch(node: PaperNode, number: int, leaves: int, *holders: PaperNode, backup: str | None = None) -> None:
+    """Order a node to fetch a shard, beside what it was ordered of other shards before."""
+    tag = tag_of(number, leaves)
+    others = tuple(order for order in node.fetches if tag not in order.tags)
+    order = FetchOrder(tags=(tag,), holders=tuple(peer.peer for peer in holders), backup=backup)
+    node.fetches = (*others, order)
+    node.order()

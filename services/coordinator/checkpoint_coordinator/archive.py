@@ -1,210 +1,32 @@
-"""Backups: when one is due, and the order of its steps; pure.
+"""The job's backups: what stands in the bucket, which one is made now, what is cleared away; pure.
 
 list → reserve (`ORDER.json`) → upload (all data and trees) → seal (all `.meta`) → manifest. Any uploader of the job
 does a step; only after the manifest the backup counts, and only from the last one that counts ages are measured.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from checkpoint_coordinator.chores import Chore, Results
-from checkpoint_replicator import __version__
-from checkpoint_replicator.backup import ObjectMark, manifest_document, next_name, order_document, parse_order, time_of
+from checkpoint_coordinator.backups import CLOSED, BackupRecord, LastBackup, Listing, Phase, Situation, due
+from checkpoint_coordinator.chores import Chore
+from checkpoint_coordinator.making import RETRY, Making
+from checkpoint_replicator.backup import parse_order, time_of
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Address, Host
-from checkpoint_replicator.messages import BackupEntry
+from checkpoint_replicator.ids import Host
 from checkpoint_replicator.records import BackupOrder
 from checkpoint_replicator.save import Save, Tag
-from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 from checkpoint_replicator.wishes import Branch
 
-__all__ = [
-    "CLOSED",
-    "Archive",
-    "BackupRecord",
-    "Interval",
-    "LastBackup",
-    "Listing",
-    "Phase",
-    "Situation",
-    "due",
-    "interval_of",
-]
+__all__ = ["Archive"]
 
-DEFAULT_MINUTES: Final = 30.0
-"""The contract's default where a yaml names no interval."""
-RETRY: Final = 5.0
-"""Seconds after which a failed listing or backup is tried again."""
-MOST_FAILURES: Final = 5
-"""After so many failed rounds a reserved backup is given up, and a new one begins under a new name."""
 MOST_RECORDS: Final = 64
-
-
-class Phase(StrEnum):
-    """How far a backup is."""
-
-    LISTING = "listing"
-    RESERVING = "reserving"
-    UPLOADING = "uploading"
-    SEALING = "sealing"
-    CLOSING = "closing"
-    COMPLETE = "complete"
-    ABANDONED = "abandoned"
-    SUPERSEDED = "superseded"
-    """People went back behind it, and a later backup of the new line is verified: only an order restores it."""
-
-
-CLOSED: Final = frozenset({Phase.COMPLETE, Phase.ABANDONED, Phase.SUPERSEDED})
-"""Nothing more is done for a backup in these."""
-
-
-class BackupRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`…:backup:<name>`: one backup, for people and for a coordinator that takes over.
-
-    Attributes:
-        name: its directory.
-        save: what it holds.
-        shape: the save's.
-        state: a Phase.
-        stamp: under which its name was reserved.
-        bytes: of all its objects.
-        verified_at: when its manifest stood, in Unix seconds; 0 before.
-        reason: why it failed or waits.
-    """
-
-    name: str
-    save: Save
-    shape: Shape
-    state: Phase
-    stamp: Stamp
-    bytes: int = 0
-    verified_at: float = 0.0
-    reason: str = ""
-
-
-class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """`…:lastbackup`: the last verified one."""
-
-    name: str
-    save: Save
-    verified_at: float
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """One successful listing of `<root>/<job>/`.
-
-    Attributes:
-        asked: when it was ordered, in monotonic seconds.
-        entries: the backups.
-        forced: what stands in `restore.version`, empty without one; None: its uploader did not look.
-    """
-
-    asked: float
-    entries: tuple[BackupEntry, ...]
-    forced: str | None = None
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """How often the trainers want a backup; None: not by this measure."""
-
-    minutes: float | None
-    steps: int | None
-
-
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the archive looks at.
-
-    Attributes:
-        now: monotonic seconds.
-        unix: Redis TIME, in seconds; None while it is not known.
-        stamp: of decisions made now.
-        uploaders: hosts with a backup root and a live uploader, best first.
-        results: answers to orders.
-        committed: the newest committed save of the running epoch; None without.
-        shape: its shape.
-        tags: its shards.
-        holders: address to the live hosts that hold it.
-        interval: what the yamls ask for.
-        requested: saves whose directories held `_BACKUP_REQUESTED`.
-        hold: people look: nothing is ordered.
-    """
-
-    now: float
-    unix: float | None
-    stamp: Stamp
-    uploaders: tuple[Host, ...] = ()
-    results: Results = {}
-    committed: Save | None = None
-    shape: Shape | None = None
-    tags: tuple[Tag, ...] = ()
-    holders: Mapping[Address, Collection[Host]] = {}
-    interval: Interval = Interval(DEFAULT_MINUTES, None)
-    requested: Collection[Save] = ()
-    hold: bool = False
-
-
-class Work(msgspec.Struct):
-    """The backup in hand."""
-
-    save: Save
-    shape: Shape
-    tags: tuple[Tag, ...]
-    phase: Phase
-    begun: float
-    name: str = ""
-    stamp: Stamp = ZERO
-    chores: list[Chore] = msgspec.field(default_factory=list)
-    objects: dict[str, ObjectMark] = msgspec.field(default_factory=dict)
-    failures: int = 0
-    wait_until: float = float("-inf")
-    reason: str = ""
-
-    def record(self, state: Phase, reason: str = "", verified_at: float = 0.0) -> BackupRecord:
-        """Return what people and a later coordinator are to know of it."""
-        return BackupRecord(
-            name=self.name,
-            save=self.save,
-            shape=self.shape,
-            state=state,
-            stamp=self.stamp,
-            bytes=sum(mark.size for mark in self.objects.values()),
-            verified_at=verified_at,
-            reason=reason,
-        )
-
-
-def interval_of(specs: Collection[SessionSpec]) -> Interval:
-    """Return the shortest intervals that any yaml asks for; 30 minutes where none asks for any."""
-    minutes = [s.backup_interval_minutes for s in specs if s.backup_interval_minutes is not None]
-    steps = [s.backup_interval_steps for s in specs if s.backup_interval_steps is not None]
-    if not minutes and not steps:
-        return Interval(DEFAULT_MINUTES, None)
-    return Interval(min(minutes, default=None), min(steps, default=None))
-
-
-def due(committed: Save, last: LastBackup | None, unix: float, interval: Interval, requested: Collection[Save]) -> str:
-    """Say why a backup of this save is due; empty when it is not."""
-    if last is not None and last.save >= committed:
-        return ""
-    if last is None:
-        return "no verified backup yet"
-    asked = [save for save in requested if last.save < save <= committed]
-    if asked:
-        return f"requested with save {max(asked)}"
-    age = unix - last.verified_at
-    if interval.minutes is not None and (age < 0 or age >= interval.minutes * 60):
-        return f"the last verified one is {age / 60:.0f} minutes old"
-    if interval.steps is not None:
-        behind = committed.step - last.save.step
-        if behind >= interval.steps or behind < 0:
-            return f"the last verified one is {behind} steps behind"
-    return ""
+MOST_ORDER: Final = 80
+"""Characters of `restore.version` that are looked at; a backup's name has 16."""
 
 
 class Archive:
@@ -226,7 +48,7 @@ class Archive:
         self.notes: list[dict[str, str]] = []
         self._times = times
         self._new_id = new_id
-        self._work: Work | None = None
+        self._making: Making | None = None
         self._list: Chore | None = None
         self._list_asked = 0.0
         self._list_wanted: float | None = None
@@ -244,14 +66,20 @@ class Archive:
         return frozenset(name for name, record in self.records.items() if record.state is Phase.SUPERSEDED)
 
     @property
+    def order(self) -> str | None:
+        """What stands in `restore.version`, as far as people are told of it; None: nobody looked."""
+        text = self.listing.forced if self.listing is not None else None
+        return None if text is None else text.strip()[:MOST_ORDER]
+
+    @property
     def save(self) -> Save | None:
         """The save under backup: it is kept."""
-        return self._work.save if self._work else None
+        return self._making.save if self._making else None
 
     @property
     def tags(self) -> tuple[Tag, ...]:
         """The shards of that save: their holders are asked for, however many saves were committed since."""
-        return self._work.tags if self._work else ()
+        return self._making.tags if self._making else ()
 
     def recall(self, records: Mapping[str, BackupRecord], last: LastBackup | None) -> None:
         """Take up what an earlier coordinator wrote."""
@@ -262,7 +90,7 @@ class Archive:
     def forget(self) -> None:
         """Let go of all that was known of backups: the next listing shows what there is."""
         self.records, self.last, self.listing = {}, None, None
-        self._work = self._sweep = self._unforce = None
+        self._making = self._sweep = self._unforce = None
 
     def supersede(self, branch: Branch) -> tuple[str, ...]:
         """Take backups that people went back behind out of all later decisions; returns the names of those."""
@@ -317,15 +145,15 @@ class Archive:
         self._watch_age(at)
         self._advance_listing(at)
         if not at.hold:  # what was begun waits as it is
-            self._advance_work(at)
+            self._advance_making(at)
             self._advance_sweep(at)
 
     def orders(self) -> dict[Host, tuple[BackupOrder, ...]]:
         """Return all that uploaders are to do now."""
         others = () if self._held else (self._sweep, self._unforce)
         chores = [chore for chore in (self._list, *others) if chore is not None]
-        if self._work is not None and not self._held:
-            chores.extend(self._work.chores)
+        if self._making is not None and not self._held:
+            chores.extend(self._making.chores)
         listed: dict[Host, list[BackupOrder]] = {}
         for chore in chores:
             for host, order in chore.orders():
@@ -334,7 +162,7 @@ class Archive:
 
     def next_moment(self, now: float) -> float | None:
         """Return when to look again although nothing was reported."""
-        busy = self._list is not None or self._work is not None or self._sweep is not None
+        busy = self._list is not None or self._making is not None or self._sweep is not None
         busy = busy or self._list_wanted is not None or self._unforce is not None
         return now + 1.0 if busy else None
 
@@ -398,16 +226,22 @@ class Archive:
 
     # ---- a backup
 
-    def _advance_work(self, at: Situation) -> None:
-        if self._work is None:
+    def _advance_making(self, at: Situation) -> None:
+        if self._making is None:
             self._begin(at)
-        if self._work is None or at.now < self._work.wait_until:
+        making = self._making
+        if making is None:
             return
-        for _ in Phase:  # each round may finish at most one phase
-            phase = self._work.phase
-            self._advance_phase(self._work, at)
-            if self._work is None or self._work.phase is phase or at.now < self._work.wait_until:
-                return
+        making.advance(at, self.listed_since(making.begun), self.listing_fault, self.records)
+        if making.phase not in CLOSED:
+            return
+        self._making = None
+        if making.last is not None:
+            self.last = making.last
+            return
+        self.want_listing(at.now)
+        if not making.usable:
+            self._abandon(making.name)
 
     def _begin(self, at: Situation) -> None:
         if at.committed is None or at.shape is None or at.unix is None or not at.uploaders or not at.tags:
@@ -415,157 +249,42 @@ class Archive:
         if self.last is None and self.listing is None:
             self.want_listing(at.now)  # the last verified one may be in the bucket and nowhere else
             return
-        unfinished = self._unfinished(at)
-        if unfinished is not None:
-            self._work = unfinished
-            return
-        why = due(at.committed, self.last, at.unix, at.interval, at.requested)
-        if why:
-            self._work = Work(at.committed, at.shape, at.tags, Phase.LISTING, at.now, reason=why)
+        if (begun := self._unfinished(at)) is not None:
+            self._making = self._make(at, at.committed, at.shape, begun)
+        elif why := due(at.committed, self.last, at.unix, at.interval, at.requested):
+            self._making = self._make(at, at.committed, at.shape)
+            self._making.reason = why
             self.want_listing(at.now)
             self._note("backup_due", save=str(at.committed), reason=why)
 
-    def _unfinished(self, at: Situation) -> Work | None:
-        """Go on with what an earlier coordinator began, if the save still stands: a backup belongs to its save."""
+    def _make(self, at: Situation, save: Save, shape: Shape, begun: BackupRecord | None = None) -> Making:
+        making = Making(
+            save=save,
+            shape=shape,
+            tags=at.tags,
+            begun=at.now,
+            turn=self._times.uploader_turn,
+            new_id=self._new_id,
+            put=self._put,
+            note=self._note,
+        )
+        if begun is not None:
+            making.phase, making.name, making.stamp = Phase.RESERVING, begun.name, begun.stamp
+        return making
+
+    def _unfinished(self, at: Situation) -> BackupRecord | None:
+        """Return what an earlier coordinator began, if the save still stands: a backup belongs to its save."""
         for record in self.records.values():
             if record.state in CLOSED:
                 continue
             if record.save == at.committed and record.shape == at.shape:
-                return Work(
-                    record.save, record.shape, at.tags, Phase.RESERVING, at.now, name=record.name, stamp=record.stamp
-                )
+                return record
             self._put(
                 msgspec.structs.replace(record, state=Phase.ABANDONED, reason="its save is not the newest any more")
             )
             self._abandon(record.name)
             return None
         return None
-
-    def _advance_phase(self, work: Work, at: Situation) -> None:
-        match work.phase:
-            case Phase.LISTING:
-                listing = self.listed_since(work.begun)
-                if listing is not None and at.unix is not None:
-                    names = {entry.name for entry in listing.entries} | set(self.records)
-                    work.name, work.stamp = next_name(at.unix, names), at.stamp
-                    self._enter(work, Phase.RESERVING)
-                elif self.listing_fault:
-                    work.reason = self.listing_fault
-            case Phase.RESERVING:
-                document = order_document(stamp=work.stamp, save=work.save, shape=work.shape)
-                if self._one(work, at, "reserve", document=document) is not None:
-                    self._enter(work, Phase.UPLOADING)
-            case Phase.UPLOADING:
-                self._upload(work, at)
-            case Phase.SEALING:
-                if self._one(work, at, "seal", tags=work.tags) is not None:
-                    self._enter(work, Phase.CLOSING)
-            case _:
-                self._close(work, at)
-
-    def _one(
-        self, work: Work, at: Situation, kind: str, *, tags: tuple[Tag, ...] = (), document: str = ""
-    ) -> Chore | None:
-        """Have one uploader do one thing; returns the chore when it is done."""
-        if not work.chores:
-            work.chores = [Chore(kind, work.name, tags, document)]
-        chore = work.chores[0]
-        chore.advance(at.now, self._times.uploader_turn, at.uploaders, at.results, self._new_id)
-        if chore.result is not None:
-            self._count(work, chore)
-            return chore
-        if chore.exhausted:
-            self._fail(work, at, chore.reason)
-        return None
-
-    def _upload(self, work: Work, at: Situation) -> None:
-        """Every address goes up once, from a host that holds it."""
-        if not work.chores:
-            by_host: dict[Host, list[Tag]] = {}
-            for tag in {tag.address: tag for tag in reversed(work.tags)}.values():
-                able = [host for host in at.uploaders if host in at.holders.get(tag.address, ())]
-                if able:
-                    by_host.setdefault(min(able, key=lambda host: len(by_host.get(host, ()))), []).append(tag)
-            work.chores = [Chore("upload", work.name, tuple(sorted(tags))) for _, tags in sorted(by_host.items())]
-        for chore in work.chores:
-            able = [host for host in at.uploaders if all(host in at.holders.get(t.address, ()) for t in chore.tags)]
-            chore.advance(at.now, self._times.uploader_turn, able, at.results, self._new_id)
-            if chore.result is not None:
-                self._count(work, chore)
-        done = {tag.address for chore in work.chores if chore.result is not None for tag in chore.tags}
-        if all(tag.address in done for tag in work.tags):
-            self._enter(work, Phase.SEALING)
-            return
-        failed = next((chore for chore in work.chores if chore.exhausted), None)
-        covered = {tag.address for chore in work.chores for tag in chore.tags}
-        homeless = next((tag for tag in work.tags if not at.holders.get(tag.address)), None)
-        if homeless is not None and homeless.address not in done:
-            self._fail(work, at, f"no live host with an uploader holds {homeless.name}")
-        elif failed is not None:
-            self._fail(work, at, failed.reason)
-        elif any(tag.address not in covered for tag in work.tags):
-            self._fail(work, at, "no host with an uploader holds every shard")
-        elif any(not chore.orders() and chore.result is None for chore in work.chores) and at.uploaders:
-            self._regroup(work, at)
-
-    def _regroup(self, work: Work, at: Situation) -> None:
-        """A group of shards that no single host holds any more is taken apart."""
-        rest = [chore for chore in work.chores if chore.result is not None or chore.orders()]
-        for chore in work.chores:
-            if chore not in rest:
-                rest.extend(Chore("upload", work.name, (tag,)) for tag in chore.tags)
-        if len(rest) == len(work.chores):
-            self._fail(work, at, "no host with an uploader holds every shard")
-        else:
-            work.chores = rest
-
-    def _close(self, work: Work, at: Situation) -> None:
-        if not work.chores:
-            document = manifest_document(
-                save=work.save,
-                shape=work.shape,
-                stamp=at.stamp,
-                version=__version__,
-                tags=work.tags,
-                objects=work.objects,
-            )
-            work.chores = [Chore("manifest", work.name, document=document)]
-        if self._one(work, at, "manifest") is None or at.unix is None:
-            return
-        record = work.record(Phase.COMPLETE, verified_at=at.unix)
-        self._put(record)
-        self.last = LastBackup(name=work.name, save=work.save, verified_at=at.unix)
-        self._note("backup_verified", backup=work.name, save=str(work.save), size=str(record.bytes))
-        self._work = None
-
-    def _enter(self, work: Work, phase: Phase) -> None:
-        work.phase, work.chores, work.reason = phase, [], ""
-        self._put(work.record(phase))
-
-    def _count(self, work: Work, chore: Chore) -> None:
-        result = chore.result
-        if result is None:
-            return
-        for name, size in result.sizes.items():
-            work.objects[name] = ObjectMark(size, result.crc32c.get(name, ""))
-
-    def _fail(self, work: Work, at: Situation, reason: str) -> None:
-        """Try the phase again after a pause; after too many rounds give the name up and begin anew."""
-        work.failures += 1
-        work.chores = []
-        work.reason = reason
-        work.wait_until = at.now + RETRY
-        self._note("backup_failed", backup=work.name, save=str(work.save), reason=reason)
-        again = work.failures < MOST_FAILURES and work.phase is not Phase.CLOSING
-        if again:
-            self._put(work.record(work.phase, reason))
-            return
-        # A manifest that an earlier coordinator wrote makes this one fail: the next listing shows it as whole.
-        self._put(work.record(Phase.ABANDONED, reason))
-        self._work = None
-        self.want_listing(at.now)
-        if work.phase is not Phase.CLOSING:
-            self._abandon(work.name)
 
     # ---- sweeps
 
@@ -588,7 +307,7 @@ class Archive:
 
     def _find_leftover(self, at: Situation) -> None:
         """An order without a manifest that nobody works on is closed, so that a late seal is refused."""
-        if self._work is not None or self.listing is None or self._list is not None:
+        if self._making is not None or self.listing is None or self._list is not None:
             return
         for entry in self.listing.entries:
             known = self.records.get(entry.name)

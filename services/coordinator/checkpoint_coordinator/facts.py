@@ -1,6 +1,7 @@
 """What people read in Redis beside the decisions: nodes, liveness, inventories; pure."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
@@ -8,12 +9,14 @@ from checkpoint_coordinator.index import Hashes
 from checkpoint_replicator.ids import Host, Rank
 from checkpoint_replicator.liveness import Life, pace
 from checkpoint_replicator.messages import NodeReport
-from checkpoint_replicator.records import EpochState
+from checkpoint_replicator.records import EpochState, Member
 from checkpoint_replicator.store.fields import to_json
 
 __all__ = ["facts", "inherited"]
 
-MOST_SUPERSEDED = 16
+MOST_SUPERSEDED: Final = 16
+ABSENT: Final = "absent"
+"""Of a rank whose host lives and has no session of it: its trainer is another job's now, or its session was lost."""
 
 
 def facts(desk: Desk, now: float) -> Hashes:
@@ -98,10 +101,18 @@ def _alive(desk: Desk, now: float) -> dict[str, str]:
         fields[name] = to_json({"state": state, "age": round(silence, 1), "heard": since, "reason": reason})
     for member in desk.members:
         if str(member.rank) not in fields and not desk.patient:
-            reason = f"{member.host} did not report to this coordinator"
-            since = round(desk.wall(desk.since), 1)
-            state = str(Life.LOST)
-            fields[str(member.rank)] = to_json(
-                {"state": state, "age": round(now - desk.since, 1), "heard": since, "reason": reason}
-            )
+            fields[str(member.rank)] = to_json(_missing(desk, member, now))
     return fields
+
+
+def _missing(desk: Desk, member: Member, now: float) -> dict[str, str | float]:
+    """Tell of a rank without a session that was heard: its host may live all the same, and serve another job."""
+    voice = desk.hearing.voices.get(member.host)
+    life = desk.hearing.life(member.host, now) if voice is not None else Life.LOST
+    since = voice.at if voice is not None else desk.since
+    state, reason = str(life), f"{member.host} did not report to this coordinator"
+    if voice is not None:
+        told = "; ".join(fault.reason for fault in voice.report.faults if fault.kind == "session")
+        reason = f"{member.host} has no session of rank {member.rank} any more{told and f': {told}'}"
+        state = ABSENT if life is Life.OK else state
+    return {"state": state, "age": round(now - since, 1), "heard": round(desk.wall(since), 1), "reason": reason}

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from checkpoint_coordinator.archive import Phase
+from checkpoint_coordinator.backups import Phase
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.ledger import DECISION, FAMILIES, OURS
 from checkpoint_replicator.failpoint import numbered

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from checkpoint_coordinator.archive import BackupRecord, LastBackup
+from checkpoint_coordinator.backups import BackupRecord, LastBackup
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.texts import Texts
 from checkpoint_replicator.errors import ProtocolError

@@ -143,7 +143,8 @@ class Membership:
         now: float,
         *,
         saved: bool,
-        recallable: bool,
+        barred: str = "",
+        settled: float = float("inf"),
         failing: bool = False,
         lost_decision: bool = False,
     ) -> Step:
@@ -154,7 +155,8 @@ class Membership:
             live: hosts that are not lost.
             now: monotonic seconds.
             saved: a save of the last epoch was reported.
-            recallable: the last epoch's restore decision is known and can be given to a session that joins.
+            barred: why the last epoch's restore decision cannot be given to a session that joins; empty: it can.
+            settled: sessions taken up until then may join; of later ones it is not known yet.
             failing: the last epoch's decision makes its sessions fail: it stands until the last has read it.
             lost_decision: the last epoch was restoring, and its decision is gone: the same sessions open the next.
         """
@@ -175,10 +177,19 @@ class Membership:
         if not missing:
             fresh = lost_decision or not self._all_in(record, open_seats)
             return self._open(shape, open_seats, now) if fresh else Wait("")
-        joined = self._joining(record, open_seats, saved=saved, recallable=recallable)
+        joined = self._joining(record, open_seats, saved=saved, barred=barred, settled=settled)
         if joined is not None:
             return joined
-        return Wait(self._missing_text(record, shape, missing, live, saved=saved))
+        why = "and saved already" if saved else barred and f"({barred})"
+        return Wait(self._missing_text(record, shape, missing, live, why))
+
+    def coming(self, record: EpochRecord | None, live: Collection[Host]) -> tuple[Seat, ...]:
+        """Return the sessions that can only join: they fit the released epoch, and not all their fellows come anew."""
+        if record is None or not record.released or record.shape is None:
+            return ()
+        seats = self._gatherable(record, live)
+        fitting = tuple(seat for seat in seats if seat.session.spec.shape == record.shape)
+        return fitting if len({seat.rank for seat in seats}) < record.shape.nodes else ()
 
     def next_moment(self) -> float | None:
         """Return when `step` may say something else although nothing was reported."""
@@ -271,14 +282,17 @@ class Membership:
         return Open(shape, members)
 
     def _joining(
-        self, record: EpochRecord | None, seats: Collection[Seat], *, saved: bool, recallable: bool
-    ) -> Join | None:
+        self, record: EpochRecord | None, seats: Collection[Seat], *, saved: bool, barred: str, settled: float
+    ) -> Join | Wait | None:
         """A session of a rank whose fellows run takes part in their epoch, as long as that has no save."""
-        if record is None or not record.released or saved or not recallable:
+        if record is None or not record.released or saved or barred:
             return None
         coming = {seat.rank: seat for seat in seats if seat.session.spec.shape == record.shape}
         if not coming:
             return None
+        coming = {rank: seat for rank, seat in coming.items() if seat.at <= settled}
+        if not coming:
+            return Wait("waiting for the backup store, which may hold a restore.version")
         members = tuple(
             Member(rank=m.rank, host=coming[m.rank].host, session=coming[m.rank].session.id) if m.rank in coming else m
             for m in record.members
@@ -300,7 +314,7 @@ class Membership:
         return Wait(text)
 
     def _missing_text(
-        self, record: EpochRecord | None, shape: Shape, missing: Collection[int], live: Collection[Host], *, saved: bool
+        self, record: EpochRecord | None, shape: Shape, missing: Collection[int], live: Collection[Host], why: str
     ) -> str:
         running = [
             rank
@@ -317,8 +331,8 @@ class Membership:
             parts.append(f"{ranks_text(gone)} on {names}: no report any more")
         still = [rank for rank in running if rank not in gone]
         if still:
-            why = " and saved already" if saved and record is not None else ""
-            parts.append(f"{ranks_text(still)} still running in epoch {record.number if record else Epoch(0)}{why}")
+            number = record.number if record is not None else Epoch(0)
+            parts.append(f"{ranks_text(still)} still running in epoch {number}{why and f' {why}'}")
         return f"waiting for {len(missing)} of {shape.nodes} nodes: {'; '.join(parts)}"
 
     @staticmethod

@@ -28,6 +28,7 @@ from checkpoint_replicator.records import (
 )
 from checkpoint_replicator.save import Save, ShardKey
 from checkpoint_replicator.session import SessionState
+from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.wishes import BY_COMMAND, BY_FILE, Forced
 
 __all__ = ["Rendezvous"]
@@ -134,12 +135,16 @@ class Rendezvous:
     def _gather(self, now: float) -> None:
         desk, epoch = self._desk, self._desk.state.epoch
         restore = desk.state.restore
+        saved, barred = epoch is not None and self._saved(epoch.number), self._barred()
+        if not saved:
+            self._look_for_orders(now)
         step = desk.membership.step(
             epoch,
             desk.live,
             now,
-            saved=epoch is not None and self._saved(epoch.number),
-            recallable=self._recallable(),
+            saved=saved,
+            barred=barred,
+            settled=self._settled(now),
             failing=restore is not None and restore.outcome in {Outcome.LOST, Outcome.UNKNOWN},
             lost_decision=epoch is not None and epoch.state is EpochState.RESTORING and restore is None,
         )
@@ -153,19 +158,67 @@ class Rendezvous:
             case _:
                 self._explain(step.reason)
 
-    def _recallable(self) -> bool:
-        """Tell whether a session that joins can still be given what its fellows were given.
+    def _barred(self) -> str:
+        """Say why a session that joins cannot be given what its fellows were given; empty: it can.
 
         Not when a shard of the restored save is nowhere any more, nor when people ordered a restore since: then the
         ranks wait for one another and decide anew.
         """
-        record, epoch, forced = self._desk.state.restore, self._desk.state.epoch, self._desk.state.forced
-        if record is None or epoch is None or epoch.shape is None or forced is not None:
-            return False
+        record, epoch = self._desk.state.restore, self._desk.state.epoch
+        if record is None or epoch is None or epoch.shape is None:
+            return "its decision is not known"
+        ordered = self._ordered_since(record, epoch.shape)
+        if ordered:
+            return ordered
         if record.outcome is Outcome.NONE:
-            return True
+            return ""
         choice = self.choice()
-        return choice is not None and not unsourced(choice, epoch.shape, self._desk.stock)
+        sourced = choice is not None and not unsourced(choice, epoch.shape, self._desk.stock)
+        return "" if sourced else f"its save {record.save} is not whole any more"
+
+    def _ordered_since(self, record: RestoreRecord, shape: Shape) -> str:
+        """Say what people ordered since this was decided; empty without.
+
+        What stood in `restore.version` then was obeyed, or outdone by a command.
+        """
+        desk = self._desk
+        if desk.state.forced is not None:
+            return f"{desk.state.forced} is ordered"
+        text = desk.archive.order
+        if not text or text == record.order:
+            return ""
+        forced, fault = file_order(text, desk.state.branch, Facts(shape=shape, stock=desk.stock))
+        if fault:
+            return fault
+        if forced is None or (record.outcome is Outcome.RESTORE and record.backup == forced.backup):
+            return ""
+        return f"restore.version orders {forced}"
+
+    def _look_for_orders(self, now: float) -> None:
+        """Before a session joins, `restore.version` is read: people may have put it there since the release."""
+        desk = self._desk
+        coming = desk.membership.coming(desk.state.epoch, desk.live)
+        if not coming or not desk.roots():
+            return
+        newest = max(seat.at for seat in coming)
+        if newest > self._settled(now):
+            desk.archive.want_listing(newest)
+        elif desk.archive.order and now - self._listing_at > LISTING_PERIOD:
+            self._listing_at = now  # whom it bars may join when people take it back
+            desk.archive.want_listing(now)
+
+    def _settled(self, now: float) -> float:
+        """Return until when sessions were taken up of which it is known whether they may join.
+
+        A silent backup store is waited for as before a decision; then they join without it.
+        """
+        desk = self._desk
+        if not desk.roots():
+            return float("inf")
+        late, listing = now - desk.times.bucket_silent, desk.archive.listing
+        if listing is None or any(backup_silence(desk, listing.asked)):
+            return late
+        return max(listing.asked, late)
 
     def _saved(self, epoch: Epoch) -> bool:
         """Tell whether any save of the epoch was reported."""
@@ -222,7 +275,9 @@ class Rendezvous:
         self._plan(step.joined)
         self._joined.update(step.joined)
         for rank in step.joined:
-            desk.note("session_joined", epoch=str(epoch.number), rank=str(rank))
+            unread = "; ".join(backup_silence(desk, desk.membership.seats[rank].at))
+            reason = f"restore.version was not read: {unread}" if unread else ""
+            desk.note("session_joined", epoch=str(epoch.number), rank=str(rank), reason=reason)
 
     def _explain(self, reason: str) -> None:
         """Let nodes and people read what the job waits for."""
@@ -352,6 +407,7 @@ class Rendezvous:
             forced="" if facts.forced is None else BY_COMMAND if desk.state.forced is not None else BY_FILE,
             warning=self._warning(choice, facts, epoch),
             silent=choice.silent[:MOST_SILENT],
+            order=desk.archive.order if desk.archive.listed_since(self._opened) is not None else None,
         )
         self._choice = choice
         desk.state.plans = {}

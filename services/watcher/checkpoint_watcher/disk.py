@@ -5,7 +5,6 @@ Everything but `hash` and `verify` is called by one thread, so it happens in the
 
 import errno
 import os
-import re
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,14 +23,12 @@ from checkpoint_replicator.errors import (
 from checkpoint_replicator.hashing import Watch, hash_shard, verify_shard
 from checkpoint_replicator.ids import Address, Job, SessionId
 from checkpoint_replicator.messages import Held
-from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Claim as Place
 from checkpoint_replicator.ramdisk import FenceRecord as Fences
 from checkpoint_replicator.ramdisk import Ramdisk, ShardName, Sidecar, parse_name
-from checkpoint_replicator.ramdisk.reading import read_small
 from checkpoint_replicator.save import Save, Tag
 from checkpoint_replicator.session import SessionSpec
-from checkpoint_replicator.tree import MAX_TREE, Tree
+from checkpoint_replicator.tree import Tree
 from checkpoint_watcher.effects import (
     AppendErrors,
     ClaimSave,
@@ -79,11 +76,11 @@ from checkpoint_watcher.events import (
     Started,
     YamlRemoved,
 )
-from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, Marker
+from checkpoint_watcher.sessionfile import SessionFile
 
 __all__ = ["Disk"]
 
-_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 MAX_LINE: Final = 2000
 """Characters of one line in `replicator.errors`."""
 MAX_NAMED: Final = 8
@@ -107,7 +104,7 @@ class Disk:
     def __init__(self, ramdisk: Ramdisk, threads: int = 4) -> None:
         self.ramdisk = ramdisk
         self._threads = threads
-        self._session = ramdisk.document(ramdisk.layout.session, SessionRecord)
+        self._session = SessionFile(ramdisk)
         self._trees: dict[str, Tree] = {}
         self.stopping = threading.Event()
 
@@ -125,7 +122,7 @@ class Disk:
             recovery = self.ramdisk.recover()
             self._clear_notes()
             self.ramdisk.sweep()
-        session, no_session = self._salvage_session()
+        session, no_session = self._session.salvage()
         _, no_fences = self.ramdisk.read_fences()
         sidecars = self.ramdisk.sidecars()
         newest = {one.tag.job: one.tag.save for one in sorted(sidecars, key=_save_of) if one.committed}
@@ -138,6 +135,7 @@ class Disk:
                 f"{self._session.path}: is missing although epoch {lineage.epoch} of job {lineage.spec.job} saved here"
             )
         held, fallen = self._inventory()
+        entries, wishing = self._trees_of(sidecars)
         return Started(
             session=session,
             fences={
@@ -147,20 +145,13 @@ class Disk:
             held=held,
             fallen=fallen,
             claims=self._claims(session.lineage if session is not None else lineage),
-            wished=self._wished(held),
-            entries=self._entries(sidecars),
+            wished=tuple(sorted({one.tag.save for one in held if one.own and one.tag.address in wishing})),
+            entries=entries,
             lineage=lineage,
+            sessionless=no_session if session is None else "",
             unreadable=tuple(reason for reason in (no_session, no_fences) if reason)
             + tuple(f"{error}; nothing that it may name is removed" for error in recovery.unreadable[:MAX_NAMED]),
         )
-
-    def _salvage_session(self) -> tuple[SessionRecord | None, str]:
-        """Read `session.json`; one that says what no session of ours can is unreadable too."""
-        session, fault = self._session.salvage()
-        if session is None or not (fault := _session_fault(session)):
-            return session, fault
-        self._session.set_aside()
-        return None, f"{self._session.path}: {fault}; kept as {self._session.path.name}.unreadable"
 
     def perform(self, effect: Effect) -> Event | None:
         """Do it; returns its answer.
@@ -270,13 +261,8 @@ class Disk:
         name = ShardName(claim.job, claim.save.step, claim.key)
         return Place(claim.save.epoch, name, self.ramdisk.layout.claim(claim.save.epoch, name))
 
-    def _note(self, claim: Claim) -> Path:
-        """Beside a claim stands what it is, since the name does not say the shape."""
-        path = self._place(claim).path
-        return path.with_name(f"{path.name}.json")
-
-    def _forget_note(self, claim: Claim) -> None:
-        note = self._note(claim)
+    def _forget_note(self, place: Place) -> None:
+        note = _note(place)
         try:
             failpoint.change()
             note.unlink(missing_ok=True)
@@ -291,12 +277,12 @@ class Disk:
         try:
             if source.lstat().st_ino != effect.inode:
                 return SaveGone(claim, "another one took its name")
-            note = self._note(claim)
+            note = _note(place)
             note.parent.mkdir(parents=True, exist_ok=True)
             self.ramdisk.document(note, Claim).write(claim)
             self.ramdisk.claim(source, place.epoch, place.name)
         except FileNotFoundError:
-            self._forget_note(claim)
+            self._forget_note(place)
             return SaveGone(claim, f"{effect.name} is not there any more")
         return SaveClaimed(claim, _size(place.path))
 
@@ -304,10 +290,9 @@ class Disk:
         """What an earlier life took and did not name yet."""
         claims = []
         for place in self.ramdisk.claims():
-            note = place.path.with_name(f"{place.path.name}.json")
             claim: Claim | None = None
             with suppress(ProtocolError):
-                claim = self.ramdisk.document(note, Claim).read()
+                claim = self.ramdisk.document(_note(place), Claim).read()
             if claim is None and lineage is not None and place.name.job == lineage.spec.job:
                 save = Save(place.epoch, place.name.step)
                 claim = Claim(place.name.job, save, lineage.spec.shape, place.name.key)
@@ -335,40 +320,38 @@ class Disk:
         except (RefusedError, ProtocolError, CorruptError, UnsupportedError) as error:
             return HashFailed(claim, "refused", str(error))
         self._trees.pop(claim.name, None)
-        self._forget_note(claim)
+        self._forget_note(place)
         return ShardNamed(claim, tag)
 
     def _forget(self, claim: Claim) -> None:
         self._trees.pop(claim.name, None)
+        place = self._place(claim)
         with suppress(FileNotFoundError):
-            self.ramdisk.discard(self._place(claim))
-        self._forget_note(claim)
+            self.ramdisk.discard(place)
+        self._forget_note(place)
 
     # ---- shards
 
     def _inventory(self) -> tuple[tuple[Held, ...], tuple[Tag, ...]]:
         """Return what stands, and what has a name and does not."""
-        standing = self.ramdisk.stocktake()
-        known = {sidecar.tag for sidecar in standing}
+        standing, fallen = self.ramdisk.stocktake()
         held = tuple(Held(tag=sidecar.tag, committed=sidecar.committed, own=sidecar.own) for sidecar in standing)
-        return held, tuple(sorted(one.tag for one in self.ramdisk.sidecars() if one.tag not in known))
+        return held, tuple(sorted(sidecar.tag for sidecar in fallen))
 
-    def _wished(self, held: tuple[Held, ...]) -> tuple[Save, ...]:
-        """Say again of which saves an earlier life was asked for a backup: it may have died before it was made."""
-        found = set()
-        for one in held:
-            with suppress(FileNotFoundError, ProtocolError):
-                if one.own and one.tag.address.startswith("D") and _wishes(self.ramdisk.tree(one.tag.address)):
-                    found.add(one.tag.save)
-        return tuple(sorted(found))
+    def _trees_of(self, sidecars: Iterable[Sidecar]) -> tuple[dict[Address, int], set[Address]]:
+        """Count the entries of shards that were saved here; and say again which were to be backed up.
 
-    def _entries(self, sidecars: Iterable[Sidecar]) -> dict[Address, int]:
-        """Count files and directories of the shards that were saved here: a line each in the tree, below its head."""
-        entries = {}
+        An earlier life that was asked for a backup may have died before it was made.
+        """
+        entries: dict[Address, int] = {}
+        wishing: set[Address] = set()
         for address in {sidecar.tag.address for sidecar in sidecars if sidecar.own}:
             with suppress(OSError, ProtocolError):
-                entries[address] = read_small(self.ramdisk.layout.tree(address), MAX_TREE).count(b"\n") - 1
-        return entries
+                tree = self.ramdisk.tree(address)
+                entries[address] = len(tree.entries)
+                if _wishes(tree):
+                    wishing.add(address)
+        return entries, wishing
 
     def _drop(self, tags: Sequence[Tag]) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
         busy = self.ramdisk.drop_all(tags)
@@ -383,24 +366,20 @@ class Disk:
 
     def _forget_job(self, effect: ForgetJob) -> Event:
         """The fence goes last: until then a crash leaves a host that must be told again."""
-        job, busy = effect.job, ""
-        for sidecar in self.ramdisk.sidecars():
-            if sidecar.tag.job == job:
-                try:
-                    self.ramdisk.drop(sidecar.tag)
-                except BusyError as error:
-                    busy = str(error)
+        job = effect.job
+        busy = self.ramdisk.drop_all([one.tag for one in self.ramdisk.sidecars() if one.tag.job == job])
         for place in self.ramdisk.claims():
             if place.name.job == job:
                 self.ramdisk.discard(place)
-                place.path.with_name(f"{place.path.name}.json").unlink(missing_ok=True)
+                self._forget_note(place)
         if not busy:
             if effect.session:
                 self._clean_up()
                 self._session.remove()
             self.ramdisk.forget_fence(job)
         held, fallen = self._inventory()
-        return JobForgotten(job, held, busy, fallen)
+        reason = f"{busy[0].name} is being read" if busy else ""
+        return JobForgotten(job, held, reason, fallen)
 
     # ---- the contract
 
@@ -473,6 +452,11 @@ class Disk:
         return MarkersPublished(session, handout)
 
 
+def _note(place: Place) -> Path:
+    """Beside a claim stands what it is, since the name does not say the shape."""
+    return place.path.with_name(f"{place.path.name}.json")
+
+
 def _save_of(sidecar: Sidecar) -> Save:
     return sidecar.tag.save
 
@@ -505,16 +489,3 @@ def _size(path: Path) -> int:
             with suppress(OSError):  # gone meanwhile, or too deep; whoever hashes it says so
                 total += (Path(folder) / name).lstat().st_size
     return total
-
-
-def _session_fault(record: SessionRecord) -> str:
-    """Say why no session of ours can have written this; empty when one can."""
-    if _ID.fullmatch(record.id) is None:
-        return f"expected a session id, found {quote(record.id, 80)!r}"
-    for marker in record.markers:
-        if parse_name(marker.name, ".restore") is None:
-            return f"expected names of markers, found {quote(marker.name, 80)!r}"
-    for spec in (record.spec, record.before.spec if record.before is not None else None):
-        if spec is not None and spec.rank >= spec.shape.nodes:
-            return f"expected a rank below {spec.shape.nodes}, found {spec.rank}"
-    return ""

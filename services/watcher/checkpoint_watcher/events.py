@@ -51,6 +51,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
         wished: saves that stand here and of which the trainer asked for a backup.
         entries: by address how many files and directories the shards have that were saved here.
         lineage: where there is no session: whose saves stand here, as the sidecars tell it.
+        sessionless: why there is no session although there was one; empty: there is one, or there never was.
         unreadable: says what of it is lost.
     """
 
@@ -62,6 +63,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     wished: tuple[Save, ...] = ()
     entries: dict[Address, int] = {}
     lineage: Lineage | None = None
+    sessionless: str = ""
     unreadable: tuple[str, ...] = ()
 
 

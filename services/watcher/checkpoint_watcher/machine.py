@@ -81,6 +81,7 @@ __all__ = ["WatcherMachine"]
 
 MUTATED: Final = "mutated"
 UNCOPIED: Final = "uncopied"
+SESSION: Final = "session"
 HELD_A_GAP: Final = 50
 """Inventories of many shards are costly: each so many make the gap between two one `report_gap` longer."""
 
@@ -173,6 +174,9 @@ class WatcherMachine:
         for reason in event.unreadable:
             self.node.announce("record_unreadable", reason=reason)
             self.node.emit(AppendErrors(reason))
+        if event.sessionless:
+            reason = f"no session, nothing is replicated before the trainer restarts: {event.sessionless}"
+            self.node.blame(Fault(kind=SESSION, reason=reason))
         self.saves.room.entries.update(event.entries)
         self.saves.resume(event.claims, event.wished)
         self._adopt()
@@ -228,10 +232,12 @@ class WatcherMachine:
             case SavesDropped():
                 self.saves.dropped(event, now)
             case ForeignDropped(dropped):
-                for tag in dropped:
-                    self.node.let_go(tag)
+                self.saves.let_go(dropped)
                 self.saves.room.made(now)
             case ViewRead(job, view):
+                self.node.read.add(job)
+                if view.keep is not None and view.keep.hold:  # whoever said so, also one that may order nothing now
+                    self.node.frozen.add(job)
                 if self._authority(job).read(view, now):
                     self._obey(job, now)
             case ViewFailed(job, reason):
@@ -245,7 +251,7 @@ class WatcherMachine:
             case TransferReported():
                 return self._transfer_reported(event, now)
             case UploaderReported(job, incarnation, report):
-                return self.reporter.hear_uploader(job, incarnation, report, now)
+                return job in self.node.jobs and self.reporter.hear_uploader(job, incarnation, report, now)
             case Started():
                 pass
             case _:
@@ -448,7 +454,9 @@ class WatcherMachine:
 
     def _forgotten(self, event: JobForgotten, now: float) -> None:
         job = event.job
+        before = self.node.held.keys() | self.node.fallen
         self.node.stocktake(event.held, event.fallen)
+        self.saves.let_go(before - self.node.held.keys() - self.node.fallen)
         if event.reason:
             self._forgetting[job] = now + self.node.times.scan
             self.node.announce("job_not_forgotten", job=job, reason=event.reason)
@@ -470,6 +478,9 @@ class WatcherMachine:
             del self.authorities[job]
             self._forgetting.pop(job, None)
             self.node.jobs.discard(job)
+            self.node.read.discard(job)
+            self.node.frozen.discard(job)
+            self.saves.leave(job)
             self.reporter.leave(job)
             self.node.emit(Leave(job))
             self._register()

@@ -38,6 +38,7 @@ class Node:
             room until a keep list lets it go.
         jobs: every job of which this node had a session or data.
         transfer: how peers reach this node, as its transfer said last.
+        read: jobs of which this life of the process read in Redis what is decided; what is not known may be a hold.
         frozen: jobs of which nothing is deleted, since people look.
         faults: what it could not do as wished; see Fault.
     """
@@ -56,6 +57,7 @@ class Node:
     fallen: set[Tag] = field(default_factory=set)
     jobs: set[Job] = field(default_factory=set)
     transfer: Peer | None = None
+    read: set[Job] = field(default_factory=set)
     frozen: set[Job] = field(default_factory=set)
     faults: dict[tuple[str, Save | None, ShardKey | None], Fault] = field(default_factory=dict)
 

@@ -238,7 +238,9 @@ class Reporter:
         return ServiceHealth(service=service, incarnation=sibling.incarnation, alive=alive, reason=reason)
 
     def _faults(self, job: Job, *, mine: bool) -> tuple[Fault, ...]:
-        """Of the session's job all, of others those of shards that stand here."""
+        """All, to the job of the session or, without one, of what was saved here; to others, of their shards."""
+        traced = self.node.traced if self.node.session is None else None
+        mine = mine or (traced is not None and traced.spec.job == job)
         addresses = {tag.address for tag in self.node.held if tag.job == job}
         return tuple(fault for fault in self.node.faults.values() if mine or fault.address in addresses)
 

@@ -171,13 +171,18 @@ class RoomKeeper:
         return max(counts.values(), default=LEAST_ENTRIES + SMALL_FILES)
 
     def _foreign(self) -> list[Tag]:
-        """Shards that only other jobs name."""
+        """Shards that only other jobs name, none of which people look at, as far as Redis was read."""
         if self.node.job is None:
             return []
-        mine = {tag.address for tag in self.node.held if tag.job == self.node.job}
-        others = [tag for tag in self.node.held if tag.job != self.node.job and tag.job not in self.node.frozen]
-        held = mine | {tag.address for tag in self.node.held if tag.job in self.node.frozen}
-        return [tag for tag in others if tag.address not in held]
+        give = self.node.read - self.node.frozen - {self.node.job}
+        stay: set[Address] = set()
+        others: list[Tag] = []
+        for tag in self.node.held:
+            if tag.job in give:
+                others.append(tag)
+            else:
+                stay.add(tag.address)
+        return [tag for tag in others if tag.address not in stay]
 
 
 def copies_of(spec: SessionSpec) -> int:

@@ -50,7 +50,6 @@ class Saves:
     _retry: list[tuple[float, Claim, Tag]] = field(default_factory=list)
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
-    _marked: dict[Job, Save] = field(default_factory=dict)
     _newest_next: bool = False
 
     def __post_init__(self) -> None:
@@ -147,12 +146,12 @@ class Saves:
         """Name it, unless the step was saved before in this epoch."""
         claim = event.claim
         self.hashing.pop(claim.name, None)
-        self.room.entries[event.address] = event.entries
         if event.wanted and claim.save not in self.wanted:
             self.wanted = [*self.wanted, claim.save][-MAX_WANTED:]
         tag = Tag(claim.job, claim.save, claim.shape, claim.key, event.address, event.size)
         verdict = self._repeated(tag, committed)
         if verdict is None:
+            self.room.entries[event.address] = event.entries
             self._name(claim, tag)
         elif verdict:
             self._give_up(claim, "refused", verdict)
@@ -194,8 +193,7 @@ class Saves:
     def obey(self, job: Job, keep: KeepList, held: list[Held], busy: Collection[Save]) -> None:
         """Note what is committed and drop what the list lets go."""
         self._given_up[job] = frozenset(keep.drop)
-        if keep.upto is not None and keep.upto != self._marked.get(job):
-            self._marked[job] = keep.upto
+        if keep.upto is not None:
             marked = [one for one in held if one.tag.save == keep.upto and not one.committed]
             for one in marked:
                 self.node.hold(Held(tag=one.tag, committed=True, own=one.own))
@@ -209,16 +207,27 @@ class Saves:
             self._dropping.update(tags)
             self.node.emit(DropSaves(tags))
 
+    def leave(self, job: Job) -> None:
+        """Nothing is known of this job any more."""
+        self._given_up.pop(job, None)
+
     def dropped(self, event: SavesDropped, now: float) -> None:
         """Forget what is gone; what has a reader is tried again."""
-        for tag in event.dropped:
-            self.node.let_go(tag)
-            self.node.faults.pop(("mutated", tag.save, tag.key), None)
-            self.room.entries.pop(tag.address, None)
+        self.let_go(event.dropped)
         self._dropping.difference_update(event.dropped, event.busy)
         if event.busy:
             self._drop_again = now + self.node.times.scan
         self.node.announce("saves_dropped", count=len(event.dropped))
+
+    def let_go(self, tags: Collection[Tag]) -> None:
+        """Forget shards that are gone; what was counted of one stays while another tag names it."""
+        for tag in tags:
+            self.node.let_go(tag)
+            self.node.faults.pop(("mutated", tag.save, tag.key), None)
+        coming = [*self.naming.values(), *((claim, tag) for _, claim, tag in self._retry)]
+        here = {tag.address for tag in self.node.held} | {tag.address for _, tag in coming}
+        for address in {tag.address for tag in tags} - here:
+            self.room.entries.pop(address, None)
 
     def advance(self, now: float) -> bool:
         """Try again what had no room; True: dropping may be tried again."""

@@ -69,6 +69,7 @@ from checkpoint_watcher.inotify import Watchman
 from checkpoint_watcher.line import Lines
 from checkpoint_watcher.machine import WatcherMachine
 from checkpoint_watcher.meters import Meters
+from checkpoint_watcher.refusals import Refusals
 from checkpoint_watcher.scan import Scanner
 from checkpoint_watcher.strays import Strays
 
@@ -79,8 +80,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 INBOX: Final = 1024
-HASHERS: Final = 3
-"""Two saves and one restore at once; the machine asks for no more."""
+HASHERS: Final = 4
+"""Two saves, a restore's verification and what has no sidecar, at once."""
 STRANGE_EVERY: Final = 1.0
 """Seconds between two log lines about messages that are not taken; each is counted."""
 LOCK_PAUSE: Final = 0.5
@@ -160,6 +161,8 @@ class Watcher:
         self.large = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")
         self.looking = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self.sweeping = ThreadPoolExecutor(1, thread_name_prefix="sweep")
+        self.refusals = Refusals(config.times.stuck)
+        self._unregistered = "Redis has not answered yet"
         self._quiet_until = 0.0
         self._registering = asyncio.Lock()
         self._registration: Register | None = None
@@ -175,7 +178,7 @@ class Watcher:
         started = await self._in(self.small, self.disk.start)
         await self.inbox.put(started)
         await bus.pull(self.config.endpoint("watcher"), self._hear)
-        self.runtime.set_ready("Redis has not answered yet")
+        self._tell_ready()
         parts = [
             self._spawn(self._drive(), "drive"),
             self._spawn(self._work(), "work"),
@@ -256,15 +259,26 @@ class Watcher:
                 # Room comes back by effects that stand behind this one, so it goes to the end.
                 reason = quote(str(error))
                 self.runtime.log.warning("ramdisk_refused", effect=type(effect).__name__, reason=reason)
+                again = isinstance(error, TransientError) or not isinstance(effect, PublishStatus)  # that is said again
+                if isinstance(error, OSError) and again:
+                    self.refusals.refused(effect, error, time.monotonic())
+                else:
+                    self.refusals.over(effect)
+                self._tell_ready()
                 await self._sweep()
                 await asyncio.sleep(DISK_PAUSE)
-                if isinstance(error, TransientError) or not isinstance(effect, PublishStatus):  # that is said again
+                if again:
                     self.work.put_nowait(effect)
                 continue
+            self.refusals.over(effect)
+            self._tell_ready()
             if answer is not None:
                 await self.inbox.put(answer)
             if isinstance(effect, DISCARDING):
                 self._spawn(self._sweep(), "sweep")
+
+    def _tell_ready(self) -> None:
+        self.runtime.set_ready(quote(self.refusals.reason) or self._unregistered or None)
 
     async def _sweep(self) -> None:
         await self._in(self.sweeping, self.disk.sweep)
@@ -347,7 +361,8 @@ class Watcher:
                     await self.store.register(host)
                 except (UnreachableError, ProtocolError) as error:
                     reason = str(error)
-            self.runtime.set_ready(reason or None)
+            self._unregistered = reason
+            self._tell_ready()
             await self.inbox.put(Registered(store, reason))
 
     def _send(self, sender: Sender, job: Job, service: Service, message: Message) -> None:
@@ -371,7 +386,7 @@ class Watcher:
         match envelope.message:
             case TransferReport() as report if who is Service.TRANSFER:
                 await self.inbox.put(TransferReported(sender.incarnation, report))
-            case UploaderReport() as said if who is Service.UPLOADER and envelope.job in self.machine.node.jobs:
+            case UploaderReport() as said if who is Service.UPLOADER:
                 await self.inbox.put(UploaderReported(envelope.job, sender.incarnation, said))
             case _:
                 self._ignore(envelope)

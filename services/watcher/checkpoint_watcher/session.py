@@ -290,9 +290,7 @@ class SessionKeeper:
         if record.state is SessionState.RUNNING:
             self.node.complain(text)
             return
-        text = text[:MAX_FAILURE]
-        self.node.announce("session_failed", session=record.id, reason=text)
-        self.save(state=SessionState.CLOSED, failure=text)
+        self._end(record, text)
 
     def run(self, epoch: Epoch, markers: tuple[Marker, ...]) -> None:
         """Release: from now on saves belong to this epoch, and the markers are published."""
@@ -306,8 +304,12 @@ class SessionKeeper:
     def unpublished(self, session: SessionId, reason: str) -> None:
         """What was to be handed out went away behind our back: the trainer is told, instead of waiting in vain."""
         if self.record is not None and self.record.id == session and not self.record.published:
-            self.node.announce("session_failed", session=session, reason=reason)
-            self.save(state=SessionState.CLOSED, failure=f"what was to be restored is gone: {reason}")
+            self._end(self.record, f"what was to be restored is gone: {reason}")
+
+    def _end(self, record: SessionRecord, text: str) -> None:
+        text = text[:MAX_FAILURE]
+        self.node.announce("session_failed", session=record.id, reason=text)
+        self.save(state=SessionState.CLOSED, failure=text)
 
     # ---- what the coordinator decided
 

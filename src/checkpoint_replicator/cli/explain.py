@@ -7,6 +7,7 @@ import msgspec
 
 from checkpoint_replicator.cli.option import job_option, known_job, redis_option
 from checkpoint_replicator.cli.order import read_save
+from checkpoint_replicator.cli.status import MIXED
 from checkpoint_replicator.explain import explain_job, explain_save
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.save import Save
@@ -34,7 +35,8 @@ async def _read(redis: str, name: str, save: Save | None) -> list[str]:
     try:
         job = await known_job(store, name)
         view = await store.view(job, Host(""), None)
-        hashes = (await store.snapshot(job)).hashes
-        return explain_job(view, hashes) if save is None else explain_save(save, view, hashes)
+        found = await store.snapshot(job, mixed=True)
+        lines = explain_job(view, found.hashes) if save is None else explain_save(save, view, found.hashes)
+        return [*lines, f"read {MIXED}"] if found.mixed else lines
     finally:
         await store.close()

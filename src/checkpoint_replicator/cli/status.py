@@ -10,8 +10,9 @@ from checkpoint_replicator.cli.option import redis_option
 from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, read_cluster
 from checkpoint_replicator.store.redis import RedisManifestStore
 
-__all__ = ["age_text", "status", "status_text"]
+__all__ = ["MIXED", "age_text", "status", "status_text"]
 
+MIXED: Final = "while it was written; what is shown may be of different moments"
 UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
@@ -64,6 +65,8 @@ def _job_text(job: JobStatus) -> str:
         facts["ordered"] = f"{job.ordered}, at the next start"
     if job.hold is not None:
         facts["hold"] = "nothing is deleted or backed up" + (f" ({job.hold})" if job.hold else "")
+    if job.mixed:
+        facts["read"] = MIXED
     lines += [f"  {name:<12}{text}" for name, text in facts.items()]
     fits = [f"{node.host} fits {node.generations}" for node in job.nodes if node.generations is not None]
     if fits:

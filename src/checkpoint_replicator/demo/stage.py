@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import click
@@ -56,9 +55,7 @@ class PlainStage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def tell(self, text: str) -> None:
@@ -94,9 +91,7 @@ class LiveStage:
         self._held.enter_context(self._live)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
 
     def tell(self, text: str) -> None:

@@ -10,11 +10,23 @@ from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address, Epoch, Job, Rank, SessionId, Step, Worker, is_address, job_fault
 from checkpoint_replicator.save import ShardKey, Tag
 
-__all__ = ["PRIVATE", "Layout", "ShardName", "check_address", "check_tag", "parse_data", "parse_epoch", "parse_name"]
+__all__ = [
+    "MAX_NUMBER",
+    "PRIVATE",
+    "Layout",
+    "ShardName",
+    "check_address",
+    "check_tag",
+    "is_session_id",
+    "parse_data",
+    "parse_epoch",
+    "parse_name",
+]
 
 PRIVATE: Final = ".replicator"
 """The one directory of ours below the ramdisk's root."""
 MAX_NUMBER: Final = (1 << 53) - 1
+"""Largest number that a message takes."""
 MAX_PLACE: Final = (1 << 16) - 1
 """Largest rank or worker."""
 _NAME: Final = re.compile(r"(?P<job>.+)-s(?P<step>0|[1-9]\d*)-n(?P<rank>0|[1-9]\d*)-w(?P<worker>0|[1-9]\d*)", re.ASCII)
@@ -51,6 +63,11 @@ def parse_epoch(text: str) -> Epoch | None:
     if _EPOCH.fullmatch(text) is None or int(text) > MAX_NUMBER:
         return None
     return Epoch(int(text))
+
+
+def is_session_id(text: str) -> bool:
+    """Tell whether a text has the form of a session's id; it becomes part of a path."""
+    return _ID.fullmatch(text) is not None
 
 
 def parse_data(text: str) -> Address | None:
@@ -99,6 +116,7 @@ class Layout:
         private = root / PRIVATE
         self.private = private
         self.session = private / "session.json"
+        self.session_copy = private / "session.copy.json"
         self.fence = private / "fence.json"
         self.host = private / "host"
         self.status = private / "status.json"
@@ -164,6 +182,6 @@ class Layout:
 
     def handout(self, session: SessionId, address: Address) -> Path:
         """`handout/<session>/<address>.data`."""
-        if _ID.fullmatch(session) is None:
+        if not is_session_id(session):
             raise ProtocolError(f"{session[:80]!r} is no session id")
         return self.handouts / session / f"{check_address(address)}.data"

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from checkpoint_replicator import failpoint, leaf
@@ -192,9 +191,7 @@ class Partial:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _resume(self, threads: int) -> None:

@@ -292,11 +292,18 @@ class Ramdisk:
         """Tell whether names, sizes and inodes are those of when it was verified (stat only)."""
         return self.fault(sidecar) is None
 
-    def stocktake(self) -> tuple[Sidecar, ...]:
-        """Return the sidecars of all shards that stand; what lies deep inside a directory is looked at now and then."""
+    def stocktake(self) -> tuple[tuple[Sidecar, ...], tuple[Sidecar, ...]]:
+        """Read the sidecars once; return those of shards that stand, and of those that do not any more.
+
+        What lies deep inside a directory is looked at now and then.
+        """
         sidecars = self.sidecars()
         self._standing.forget({sidecar.tag.address for sidecar in sidecars})
-        return tuple(sidecar for sidecar in sidecars if self._standing.stands(sidecar))
+        standing: list[Sidecar] = []
+        fallen: list[Sidecar] = []
+        for sidecar in sidecars:
+            (standing if self._standing.stands(sidecar) else fallen).append(sidecar)
+        return tuple(standing), tuple(fallen)
 
     def stands(self, address: Address) -> bool:
         """Tell whether a shard with this address stands here."""

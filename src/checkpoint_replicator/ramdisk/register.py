@@ -57,10 +57,9 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """What came of a dropping: gone, not there before, and not gone because somebody reads it."""
+    """What came of a dropping: gone, and not gone because somebody reads it."""
 
     gone: tuple[Tag, ...]
-    absent: tuple[Tag, ...]
     busy: tuple[Tag, ...]
 
 
@@ -146,14 +145,12 @@ class Register:
     def drop(self, tags: Iterable[Tag]) -> Dropped:
         """Take the names of some shards away; see `Ramdisk.drop`."""
         dropped: list[Tag] = []
-        absent: list[Tag] = []
         busy: list[Tag] = []
         with self.lock():
             inventory = self.inventory()
             for tag in tags:
                 sidecar = next((side for side in inventory.named(tag.name) if _same(side.tag, tag)), None)
                 if sidecar is None:
-                    absent.append(tag)
                     continue
                 try:
                     self._drop(sidecar, inventory)
@@ -162,7 +159,7 @@ class Register:
                 else:
                     dropped.append(tag)
                     inventory = inventory.without(sidecar)
-        return Dropped(tuple(dropped), tuple(absent), tuple(busy))
+        return Dropped(tuple(dropped), tuple(busy))
 
     def _drop(self, sidecar: Sidecar, inventory: Inventory) -> None:
         address = sidecar.tag.address

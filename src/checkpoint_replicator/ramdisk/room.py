@@ -9,6 +9,7 @@ from typing import Final
 
 from checkpoint_replicator.errors import NoRoomError
 from checkpoint_replicator.messages import Room
+from checkpoint_replicator.ramdisk.layout import MAX_NUMBER
 
 __all__ = ["admit", "inodes_for", "measure", "usage"]
 
@@ -16,10 +17,6 @@ _OVERHEAD: Final = 8
 """Inodes of our own beside a copy's entries: partial, tree, bitmap, sidecar, its directory, `.meta`, two in passing."""
 UNLIMITED: Final = 1 << 40
 """Free inodes where the file system does not count them."""
-
-
-MOST: Final = (1 << 53) - 1
-"""Largest number that a message takes."""
 
 
 def measure(root: Path, quota: int | None = None) -> Room:
@@ -33,7 +30,7 @@ def measure(root: Path, quota: int | None = None) -> Room:
         quota = int(quota)  # a `Size` of the configuration is for people; a message takes plain numbers
         size, free = min(size, quota), max(0, min(free, quota - usage(root)))
     inodes, inodes_free = (status.f_files, status.f_favail) if status.f_files else (UNLIMITED, UNLIMITED)
-    most = MOST  # some file systems say "endless" with all bits set
+    most = MAX_NUMBER  # some file systems say "endless" with all bits set
     return Room(
         size=min(size, most), free=min(free, most), inodes=min(inodes, most), inodes_free=min(inodes_free, most)
     )

@@ -60,12 +60,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     """All hashes and sorted sets of a job, by key without the prefix; scores as text.
 
     `spoilt` holds the keys that somebody gave another type, with what is wrong, naming them; they count as not there.
+    `mixed` says that the job was written while it was read: its keys may be of different moments.
     """
 
     store: StoreId
     fence: Stamp
     hashes: dict[str, dict[str, str]]
     spoilt: dict[str, str] = {}
+    mixed: bool = False
 
 
 class ManifestStore(Protocol):
@@ -149,8 +151,14 @@ class ManifestStore(Protocol):
         """
         ...
 
-    async def snapshot(self, job: Job) -> Snapshot:
-        """Return all that is known of a job, for a coordinator that takes over."""
+    async def snapshot(self, job: Job, *, mixed: bool = False) -> Snapshot:
+        """Return all that is known of a job, of one moment.
+
+        With `mixed` keys of different moments will do where the job is written all the time, for people who look.
+
+        Raises:
+            UnreachableError: it was written again and again while it was read.
+        """
         ...
 
     async def view(self, job: Job, host: Host, rank: Rank | None) -> NodeView:

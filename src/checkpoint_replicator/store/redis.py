@@ -262,19 +262,20 @@ class RedisManifestStore:
     # ---- reading
 
     @_understood
-    async def snapshot(self, job: Job) -> Snapshot:
-        """Return all that is known of a job, for a coordinator that takes over."""
-        for _ in range(ROUNDS):
+    async def snapshot(self, job: Job, *, mixed: bool = False) -> Snapshot:
+        """Return all that is known of a job, of one moment; with `mixed` of different ones at the last, if need be."""
+        for turn in range(ROUNDS):
             spoilt: dict[str, str] = {}
             before = (await self.store_id(), *await self._index(job, spoilt))
             names = before[2]
             reads = [(job_key(job, name), READS.get(kind, "HGETALL")) for name, kind in names]
             hashes = await self._hashes(reads, spoilt)
-            if (await self.store_id(), *await self._index(job, spoilt)) == before:
+            after = (await self.store_id(), *await self._index(job, spoilt))
+            if after == before or (mixed and turn == ROUNDS - 1 and after[0] == before[0]):
                 full = {name: hashes.get(job_key(job, name)) for name, _ in names}
                 kept = {name: fields for name, fields in full.items() if fields}
                 wrong = {key.removeprefix(job_key(job, "")): text for key, text in spoilt.items()}
-                return Snapshot(before[0], before[1], kept, wrong)
+                return Snapshot(before[0], before[1], kept, wrong, mixed=after != before)
         raise UnreachableError(f"Redis at {self.address}: {job} was written {ROUNDS} times while it was read")
 
     async def _index(self, job: Job, spoilt: dict[str, str]) -> tuple[Stamp, tuple[tuple[str, str], ...]]:

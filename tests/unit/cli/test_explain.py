@@ -1,11 +1,13 @@
 import json
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from checkpoint_replicator.cli import explain as module
 from checkpoint_replicator.cli import main
 from checkpoint_replicator.ids import Job
+from checkpoint_replicator.store import Snapshot
 from support.memory_store import MemoryManifestStore, StoreModel
 
 
@@ -23,6 +25,18 @@ def test_a_job_is_explained_in_lines_or_as_json(model: StoreModel) -> None:
     assert done.stdout.splitlines()[1] == "no epoch was ever opened: no trainer came"
     as_json = CliRunner().invoke(main, ["explain", "--job", "llama", "--json"])
     assert json.loads(as_json.stdout) == done.stdout.splitlines()
+
+
+def test_a_job_that_was_written_while_it_was_read_is_explained_as_such(
+    model: StoreModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def snapshot(store: MemoryManifestStore, job: Job, *, mixed: bool = False) -> Snapshot:
+        return msgspec.structs.replace(store.model.snapshot(job), mixed=mixed)
+
+    model.add_job(Job("llama"))
+    monkeypatch.setattr(MemoryManifestStore, "snapshot", snapshot)
+    done = CliRunner().invoke(main, ["explain", "--job", "llama"])
+    assert done.stdout.splitlines()[-1] == "read while it was written; what is shown may be of different moments"
 
 
 def test_a_save_is_explained(model: StoreModel) -> None:

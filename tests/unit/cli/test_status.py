@@ -67,6 +67,11 @@ def test_what_fits_a_ramdisk_and_what_a_node_complains_of_are_shown() -> None:
     assert "  fault       node-0: undersized: needs 142 bytes\n" in text
 
 
+def test_a_job_that_was_written_while_it_was_read_is_shown_as_such() -> None:
+    text = status_text(ClusterStatus(jobs=(msgspec.structs.replace(JOB, mixed=True),)))
+    assert "  read        while it was written; what is shown may be of different moments\n" in text
+
+
 def test_jobs_stand_one_below_the_other() -> None:
     assert status_text(ClusterStatus(jobs=(JobStatus(job="new"), JOB))) == f"{NEW}\n\n{TEXT}"
 

@@ -5,21 +5,12 @@ from itertools import count
 import msgspec
 import pytest
 
-from checkpoint_coordinator.archive import (
-    Archive,
-    BackupRecord,
-    Interval,
-    LastBackup,
-    Phase,
-    Situation,
-    due,
-    interval_of,
-)
+from checkpoint_coordinator.archive import Archive
+from checkpoint_coordinator.backups import BackupRecord, LastBackup, Phase, Situation
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Address, Epoch, Host, Job, Rank, Step
+from checkpoint_replicator.ids import Address, Epoch, Host, Job, Step
 from checkpoint_replicator.records import Orders
 from checkpoint_replicator.save import Save
-from checkpoint_replicator.session import SessionSpec
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 from support.fake_nodes import Bucket, FakeNode
@@ -245,30 +236,3 @@ def test_a_listing_counts_only_when_it_was_asked_for_late_enough(script: Script)
     script.run(2)
     assert script.archive.listed_since(100) is not None
     assert script.archive.listed_since(script.now) is None
-
-
-LAST = LastBackup(name=NAME, save=save(10), verified_at=1000.0)
-
-
-def test_a_backup_is_due_by_age_by_steps_and_on_request() -> None:
-    by_age, by_steps = Interval(30, None), Interval(None, 5)
-    assert due(save(1), None, 0, by_age, ()) == "no verified backup yet"
-    assert due(save(10), LAST, 9e9, by_age, ()) == ""
-    assert due(save(11), LAST, 1000 + 1799, by_age, ()) == ""
-    assert due(save(11), LAST, 1000 + 1800, by_age, ()) == "the last verified one is 30 minutes old"
-    assert due(save(11), LAST, 0, by_age, ()) != ""
-    assert due(save(14), LAST, 9e9, by_steps, ()) == ""
-    assert due(save(15), LAST, 0, by_steps, ()) == "the last verified one is 5 steps behind"
-    assert due(save(11), LAST, 1000, by_age, [save(11)]) == "requested with save 1.11"
-    assert due(save(11), LAST, 1000, by_age, [save(9), save(12)]) == ""
-
-
-def test_the_shortest_interval_of_any_yaml_counts_and_thirty_minutes_without_any() -> None:
-    def spec(minutes: float | None, steps: int | None) -> SessionSpec:
-        return SessionSpec(
-            job=JOB, rank=Rank(0), shape=SHAPE, backup_interval_minutes=minutes, backup_interval_steps=steps
-        )
-
-    assert interval_of([spec(None, None)]) == Interval(30, None)
-    assert interval_of([spec(20, None), spec(10, None), spec(None, 7)]) == Interval(10, 7)
-    assert interval_of([spec(None, 7)]) == Interval(None, 7)

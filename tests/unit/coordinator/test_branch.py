@@ -126,6 +126,70 @@ def test_a_file_that_names_no_backup_is_an_error_before_anyone_moves() -> None:
     restart(bench)
 
 
+def rejoin(bench: Bench, node: FakeNode, seconds: float = 10) -> bool:
+    """Tell whether a rank that restarts alone is running again after so long."""
+    assert node.session is not None
+    node.open(node.session.spec.rank, SHAPE)
+    return bench.run(seconds, bench.all_running)
+
+
+@pytest.mark.parametrize("released", ["save", "none"])
+def test_a_file_put_there_after_the_release_is_obeyed_by_ranks_that_restart_one_after_another(released: str) -> None:
+    bench, nodes, bucket, names = backed_up(1, 2)
+    if released == "none":
+        assert bench.ordered("restore", none=True).state == "done"
+    restart(bench)
+    assert bench.restore.outcome is (Outcome.NONE if released == "none" else Outcome.RESTORE)
+    bucket.forced = names[0]
+    assert not rejoin(bench, nodes[0])
+    reason = f"waiting for 1 of 2 nodes: rank 1 still running in epoch 2 (restore.version orders backup {names[0]})"
+    assert hashes(bench)["epoch"]["reason"] == reason
+    assert rejoin(bench, nodes[1])
+    assert [node.restored[-1][0] for node in nodes] == [save(1, 1)] * 2
+    assert bench.restore.forced == "restore.version"
+    assert rejoin(bench, nodes[0]), "it is given what the file orders"
+
+
+def test_a_file_that_is_no_order_bars_a_join_until_it_is_taken_back() -> None:
+    bench, nodes, bucket, _names = backed_up(1)
+    restart(bench)
+    bucket.forced = "latest, please"
+    assert not rejoin(bench, nodes[0])
+    assert "rank 1 still running in epoch 2 (restore.version: expected" in hashes(bench)["epoch"]["reason"]
+    bucket.forced = ""
+    assert bench.run(15, bench.all_running)
+    assert hashes(bench)["epoch"]["number"] == "2"
+
+
+def test_a_file_that_the_decision_knew_bars_no_join() -> None:
+    bench, nodes, bucket, names = backed_up(1, 2)
+    bucket.forced = names[0]
+    assert bench.ordered("restore", save=save(1, 2)).state == "done"
+    restart(bench)
+    assert bench.restore.order == names[0]
+    assert rejoin(bench, nodes[0])
+    assert nodes[0].restored[-1][0] == save(1, 2)
+
+
+def test_a_join_waits_for_a_silent_bucket_as_long_as_a_decision_does_and_says_so() -> None:
+    bench, nodes, bucket, _names = backed_up(1)
+    restart(bench)
+    bucket.fault = "503"
+    assert not rejoin(bench, nodes[0], bench.times.bucket_silent - 2)
+    assert hashes(bench)["epoch"]["reason"] == "waiting for the backup store, which may hold a restore.version"
+    assert bench.run(5, bench.all_running)
+    [said] = bench.coordinators[0].said("session_joined")
+    assert said.fields["reason"].startswith("restore.version was not read: the backup store ")
+
+
+def test_a_join_waits_for_nothing_where_there_is_no_backup_store() -> None:
+    bench = Bench()
+    bench.coordinator()
+    nodes = bench.cluster(2)
+    assert bench.run(10, bench.all_running)
+    assert rejoin(bench, nodes[0], 1)
+
+
 def test_a_command_counts_before_the_file() -> None:
     bench, nodes, bucket, names = backed_up(1, 2)
     bucket.forced = names[0]

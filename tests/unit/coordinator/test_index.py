@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_coordinator.archive import BackupRecord, LastBackup, Phase
+from checkpoint_coordinator.backups import BackupRecord, LastBackup, Phase
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.index import SaveRecord, State, changes, hashes, merged, recall, score
 from checkpoint_replicator.fence import Stamp

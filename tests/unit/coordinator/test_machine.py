@@ -686,19 +686,6 @@ def test_a_backup_belongs_to_its_save_and_goes_on_after_a_take_over() -> None:
     assert len(bucket.objects) == 1
 
 
-def test_a_backup_in_hand_goes_on_when_a_newer_save_commits() -> None:
-    bucket = Bucket()
-    bench, nodes = running(2, bucket=bucket)
-    for step in (1, 2, 3):
-        for node in nodes:
-            node.save(step)
-        bench.run(0.5)
-    assert bench.run(20, lambda: "lastbackup" in bench.store.snapshot(JOB).hashes)
-    assert bench.coordinators[0].said("backup_failed") == []
-    bench.run(3)
-    assert {str(tag.save) for node in nodes for tag in node.held} == {"1.3"}
-
-
 def test_a_requested_backup_is_made_before_its_time() -> None:
     bucket = Bucket()
     bench, nodes = running(2, bucket=bucket)

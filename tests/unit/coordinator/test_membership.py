@@ -1,5 +1,6 @@
 """Scripts: sessions come and go, and what the rendezvous says."""
 
+import msgspec
 import pytest
 
 from checkpoint_coordinator.membership import Abandon, Join, Membership, Open, Step, Wait, ranks_text
@@ -45,10 +46,23 @@ class Script:
         return self.membership.take(Host(host), session, self.now)
 
     def step(
-        self, *, saved: bool = False, recallable: bool = True, failing: bool = False, live: str = "abcdef"
+        self,
+        *,
+        saved: bool = False,
+        barred: str = "",
+        settled: float = float("inf"),
+        failing: bool = False,
+        live: str = "abcdef",
     ) -> Step:
-        hosts = frozenset(map(Host, live))
-        return self.membership.step(self.last, hosts, self.now, saved=saved, recallable=recallable, failing=failing)
+        return self.membership.step(
+            self.last,
+            frozenset(map(Host, live)),
+            self.now,
+            saved=saved,
+            barred=barred,
+            settled=settled,
+            failing=failing,
+        )
 
 
 @pytest.fixture
@@ -78,7 +92,7 @@ def test_the_same_sessions_open_the_next_epoch_when_the_decision_is_lost(script:
     script.says("a", session("s0", 0))
     script.says("b", session("s1", 1))
     script.last = record((0, "a", "s0"), (1, "b", "s1"))
-    step = script.membership.step(script.last, HOSTS, script.now, saved=False, recallable=False, lost_decision=True)
+    step = script.membership.step(script.last, HOSTS, script.now, saved=False, barred="it is lost", lost_decision=True)
     assert isinstance(step, Open)
 
 
@@ -114,7 +128,32 @@ def test_a_new_session_joins_the_released_epoch_without_a_save(script: Script) -
     assert isinstance(step, Join)
     assert step.joined == (1,)
     assert [m.session for m in step.members] == ["s0", "n1"]
-    assert isinstance(script.step(recallable=False), Wait)
+    barred = script.step(barred="save 1.5 is ordered")
+    assert isinstance(barred, Wait)
+    assert "rank 0 still running in epoch 4 (save 1.5 is ordered)" in barred.reason
+
+
+def test_a_session_that_came_after_the_last_look_for_orders_does_not_join_yet(script: Script) -> None:
+    script.last = record((0, "a", "s0"), (1, "b", "s1"), (2, "c", "s2"), released=True)
+    script.last = msgspec.structs.replace(script.last, shape=THREE)
+    script.says("a", session("s0", 0, RUNNING, shape=THREE, epoch=4))
+    script.says("b", session("n1", 1, shape=THREE))
+    script.now += 1
+    script.says("c", session("n2", 2, shape=THREE))
+    assert [seat.rank for seat in script.membership.coming(script.last, HOSTS)] == [1, 2]
+    step = script.step(settled=100.0)
+    assert isinstance(step, Join)
+    assert step.joined == (1,)
+    assert script.step(settled=99.0) == Wait("waiting for the backup store, which may hold a restore.version")
+
+
+def test_who_opens_the_next_epoch_together_joins_nothing(script: Script) -> None:
+    script.last = record((0, "a", "s0"), (1, "b", "s1"), released=True)
+    assert script.membership.coming(None, HOSTS) == ()
+    script.says("a", session("n0", 0))
+    assert len(script.membership.coming(script.last, HOSTS)) == 1
+    script.says("b", session("n1", 1))
+    assert script.membership.coming(script.last, HOSTS) == ()
 
 
 def test_another_shape_does_not_join(script: Script) -> None:

@@ -1,6 +1,6 @@
 """Who must answer before anyone says that something does not exist."""
 
-from checkpoint_coordinator.archive import LastBackup, Listing
+from checkpoint_coordinator.backups import LastBackup, Listing
 from checkpoint_coordinator.commit import SaveState
 from checkpoint_coordinator.desk import Desk, Options
 from checkpoint_coordinator.index import SaveRecord

@@ -5,7 +5,7 @@ import pytest
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ids import Address, Job, Rank, SessionId, Step, Worker
-from checkpoint_replicator.ramdisk.layout import Layout, ShardName, check_tag, parse_data, parse_name
+from checkpoint_replicator.ramdisk.layout import Layout, ShardName, check_tag, is_session_id, parse_data, parse_name
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.tree import Tree
 from support.shards import tag_of
@@ -73,3 +73,11 @@ def test_a_tag_that_does_not_fit_into_a_name_is_refused(tag: Tag) -> None:
 
 def test_a_sidecar_stands_below_its_epoch() -> None:
     assert Layout(Path("/r")).sidecar(TAG) == Path("/r/.replicator/saves/1/job-s1-n0-w0.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("a-Z_9", True), ("x" * 64, True), ("", False), ("x" * 65, False), ("../x", False), ("x\n", False)],
+)
+def test_a_session_id_is_short_and_plain(text: str, *, good: bool) -> None:
+    assert is_session_id(text) is good

@@ -6,9 +6,10 @@ from checkpoint_replicator.errors import BusyError
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.hashing import hash_shard
 from checkpoint_replicator.ids import Epoch, Job, Rank, Step, Worker
-from checkpoint_replicator.ramdisk import JobFence, Ramdisk, ShardName
+from checkpoint_replicator.ramdisk import JobFence, Ramdisk, ShardName, Sidecar
+from checkpoint_replicator.ramdisk.standing import Standing
 from checkpoint_replicator.save import Save, ShardKey
-from support.shards import JOB, fill, fill_folder
+from support.shards import JOB, fill, fill_folder, named
 
 NAME = ShardName(JOB, Step(3), ShardKey(Rank(0), Worker(0)))
 
@@ -24,6 +25,29 @@ def test_a_claim_takes_the_save_away_and_is_listed(tmp_path: Path) -> None:
     assert ramdisk.claims() == (claim,)
     ramdisk.discard(claim)
     assert ramdisk.claims() == ()
+
+
+def test_a_stocktake_says_what_stands_and_what_has_fallen(tmp_path: Path) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    tags = [named(ramdisk, fill(tmp_path / "x", step), step=step) for step in (1, 2)]
+    with (tmp_path / f"{tags[0].address}.data").open("ab") as file:
+        file.write(b"more")
+    standing, fallen = ramdisk.stocktake()
+    assert ([one.tag for one in standing], [one.tag for one in fallen]) == ([tags[1]], [tags[0]])
+
+
+def test_what_is_named_during_a_stocktake_has_not_fallen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ramdisk = Ramdisk(tmp_path)
+    first = named(ramdisk, fill(tmp_path / "x", 1))
+    stands = Standing.stands
+
+    def slow(self: Standing, sidecar: Sidecar) -> bool:
+        named(ramdisk, fill(tmp_path / "x", 2), step=2)
+        return stands(self, sidecar)
+
+    monkeypatch.setattr(Standing, "stands", slow)
+    standing, fallen = ramdisk.stocktake()
+    assert ([one.tag for one in standing], fallen) == ([first], ())
 
 
 def test_a_second_claim_of_a_name_waits(tmp_path: Path) -> None:

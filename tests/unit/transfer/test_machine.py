@@ -23,24 +23,11 @@ from checkpoint_replicator.save import ShardKey
 from checkpoint_transfer import effects as do
 from checkpoint_transfer.machine import Limits
 from checkpoint_transfer.source import source_of
-from support.transfer_net import BAD, JOB, MIB, Net, PaperNode, address_of, tag_of, token
-
-
-def offer(node: PaperNode, number: int, leaves: int, *to: PaperNode) -> None:
-    node.offers = (*node.offers, OfferOrder(tag=tag_of(number, leaves), to=tuple(peer.peer for peer in to)))
-    node.order()
-
-
-def fetch(node: PaperNode, number: int, leaves: int, *holders: PaperNode, backup: str | None = None) -> None:
-    order = FetchOrder(tags=(tag_of(number, leaves),), holders=tuple(peer.peer for peer in holders), backup=backup)
-    node.fetches = (*node.fetches, order)
-    node.order()
+from support.transfer_net import BAD, JOB, MIB, Net, address_of, fetch, offer, pair, tag_of, token
 
 
 def test_a_shard_is_offered_sent_stored_and_reported() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     offer(a, 1, 100, b)
     net.wait(1)
     assert a.copy(1, "b").state is CopyState.STORED
@@ -60,9 +47,7 @@ def test_every_peer_of_an_order_gets_the_shard() -> None:
 
 
 def test_an_offer_without_room_beside_the_reserve_is_refused_before_the_first_byte_and_tried_again() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     b.disk.room = 30 * MIB
     b.reserve = 11 * MIB
     b.order()
@@ -81,9 +66,7 @@ def test_an_offer_without_room_beside_the_reserve_is_refused_before_the_first_by
 
 
 def test_law_8_nothing_is_known_of_the_trainers_save_but_that_there_is_one() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     b.trainer = True
     b.order()
     offer(a, 1, 20, b)
@@ -144,9 +127,7 @@ def test_a_node_serves_what_it_is_still_receiving() -> None:
 
 
 def test_the_backup_serves_when_no_peer_has_the_shard() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 6), 6)
+    net, _a, b = pair(6)
     net.backup["b1"] = {address_of(1)}
     fetch(b, 1, 6, backup="b1")
     net.wait(1)
@@ -176,9 +157,7 @@ def test_a_corrupt_copy_is_never_named_and_the_next_source_used() -> None:
 
 
 def test_a_shard_rewritten_after_hashing_is_mutated_and_offered_no_more() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     a.disk.shards[address_of(1)][7] = BAD
     offer(a, 1, 20, b)
     net.wait(5)
@@ -192,9 +171,7 @@ def test_a_shard_rewritten_after_hashing_is_mutated_and_offered_no_more() -> Non
 
 
 def test_a_corrupt_copy_that_is_served_is_checked_reported_and_served_no_more() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     a.disk.shards[address_of(1)][7] = BAD
     fetch(b, 1, 20, a)
     net.wait(5)
@@ -205,9 +182,7 @@ def test_a_corrupt_copy_that_is_served_is_checked_reported_and_served_no_more() 
 
 
 def test_a_shard_that_vanished_is_told_to_be_gone() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     fetch(b, 1, 100, a)
     for _ in range(12):
         net.deliver()
@@ -217,9 +192,7 @@ def test_a_shard_that_vanished_is_told_to_be_gone() -> None:
 
 
 def test_a_stopped_offer_and_fetch_stop_and_the_partial_stays() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     fetch(b, 1, 100, a)
     while b.disk.stored.get(address_of(1), 0) < 8:
         net.deliver()
@@ -232,9 +205,7 @@ def test_a_stopped_offer_and_fetch_stop_and_the_partial_stays() -> None:
 
 
 def test_a_restarted_receiver_goes_on_from_its_partial() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    net, a, b = pair(100)
     fetch(b, 1, 100, a)
     while b.disk.stored.get(address_of(1), 0) < 8:
         net.deliver()
@@ -246,9 +217,7 @@ def test_a_restarted_receiver_goes_on_from_its_partial() -> None:
 
 
 def test_s62_another_life_of_the_peer_is_offered_the_shard_anew() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     offer(a, 1, 20, b)
     net.wait(1)
     b.disk.wipe()
@@ -260,9 +229,7 @@ def test_s62_another_life_of_the_peer_is_offered_the_shard_anew() -> None:
 
 
 def test_late_orders_of_one_watcher_change_nothing() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     offer(a, 1, 20, b)
     offer(a, 1, 20, b)
     late = TransferOrders(version=1)
@@ -302,9 +269,7 @@ def test_an_offer_of_two_addresses_is_refused_for_good() -> None:
 
 
 def test_the_same_shard_under_a_second_name_is_named_without_sending() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 20), 20)
+    net, a, b = pair(20)
     offer(a, 1, 20, b)
     net.wait(1)
     other = tag_of(1, 20)
@@ -317,9 +282,7 @@ def test_the_same_shard_under_a_second_name_is_named_without_sending() -> None:
 
 
 def test_an_ordered_fetch_and_an_offer_of_one_shard_share_the_leaves() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 60), 60)
+    net, a, b = pair(60)
     fetch(b, 1, 60, a)
     offer(a, 1, 60, b)
     net.wait(2)
@@ -345,9 +308,7 @@ def test_a_lost_holder_gives_way_to_the_other() -> None:
 
 @pytest.mark.parametrize("runs", [(Run(first=90, count=20),), (Run(first=0, count=1),) * 101])
 def test_a_want_outside_of_the_shard_is_answered_and_changes_nothing(runs: tuple[Run, ...]) -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 100), 100)
+    _net, a, b = pair(100)
     a.take(do.MessageCame(b.me, JOB, Want(address=address_of(1), answer_to=b.peer, runs=runs, credit=MIB)))
     a.settle()
     assert [type(message) for message in a.told] == [NotYet]
@@ -373,9 +334,7 @@ def test_messages_about_nothing_known_are_dropped() -> None:
 
 
 def test_leaves_whose_frames_do_not_match_their_runs_are_dropped() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 4), 4)
+    net, a, b = pair(4)
     fetch(b, 1, 4, a)
     for _ in range(4):
         net.deliver()
@@ -385,9 +344,7 @@ def test_leaves_whose_frames_do_not_match_their_runs_are_dropped() -> None:
 
 
 def test_a_second_complaint_within_a_minute_does_not_hash_the_shard_again() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 4), 4)
+    net, a, b = pair(4)
     complaint = do.MessageCame(b.me, JOB, Refused(address=address_of(1), kind="corrupt", reason="leaf 1"))
     first = a.machine.handle(complaint, net.now)
     assert do.CheckShard(address_of(1)) in first
@@ -395,9 +352,7 @@ def test_a_second_complaint_within_a_minute_does_not_hash_the_shard_again() -> N
 
 
 def test_a_complaint_that_died_with_the_transfer_is_looked_into_by_its_next_life() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 4), 4)
+    net, a, b = pair(4)
     a.disk.shards[address_of(1)][2] = BAD
     complaint = do.MessageCame(b.me, JOB, Refused(address=address_of(1), kind="corrupt", reason="leaf 2"))
     assert do.CheckShard(address_of(1)) in a.machine.handle(complaint, net.now)  # and it dies before it has looked
@@ -510,9 +465,7 @@ def test_a_tree_is_not_sent_again_and_again_to_one_peer() -> None:
 
 
 def test_what_peers_say_is_repeated_shortly() -> None:
-    net = Net("a", "b")
-    a, b = net.nodes["a"], net.nodes["b"]
-    a.disk.put(tag_of(1, 1), 1)
+    net, a, b = pair(1)
     offer(a, 1, 1, b)
     sender = Party(host=Host("b"), service=Service.TRANSFER, incarnation=b.peer.incarnation)
     refused = Refused(address=address_of(1), kind="k" * 1000, reason="new\nline" * 100_000)

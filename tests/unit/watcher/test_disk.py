@@ -181,6 +181,12 @@ def test_a_trainers_wish_for_a_backup_is_seen(disk: Disk) -> None:
     assert disk.start().wished == (CLAIM.save,)
 
 
+def test_the_next_life_counts_what_a_shard_has_by_its_tree(disk: Disk) -> None:
+    tag = named(disk)
+    tree = disk.ramdisk.tree(tag.address)
+    assert disk.start().entries == {tag.address: len(tree.entries)}
+
+
 def test_a_stopped_hash_has_no_answer(disk: Disk) -> None:
     claim(disk)
     disk.stop()
@@ -375,6 +381,10 @@ def test_a_job_that_is_forgotten_leaves_nothing_and_others_stay(disk: Disk) -> N
     disk.perform(do.ClaimSave(other.name, other.stat().st_ino, foreign))
     disk.perform(do.WriteSession(RECORD))
     disk.perform(do.PublishMarkers(SESSION, (Marker("j-s3-n0-w0.restore", tag.address),)))
+    claim(disk, b"not hashed yet")
+    note = next(disk.ramdisk.layout.claims.glob("*/j-*.json"))
+    note.unlink()
+    note.mkdir()  # somebody's directory in its place
     disk.perform(do.WriteFence(JOB, FenceRecord(stamp=Stamp(1, Epoch(1), 1), committed=save(3))))
     disk.perform(do.WriteFence(Job("k"), FenceRecord(stamp=Stamp(2, Epoch(1), 1))))
     answer = disk.perform(do.ForgetJob(JOB, session=True))
@@ -395,6 +405,7 @@ def test_a_job_that_is_being_read_keeps_its_session_and_its_fence(disk: Disk) ->
         answer = disk.perform(do.ForgetJob(JOB, session=True))
     assert isinstance(answer, did.JobForgotten)
     assert answer.reason
+    assert answer.reason == f"{tag.name} is being read"
     assert [held.tag for held in answer.held] == [tag]
     started = disk.start()
     assert started.session == RECORD

@@ -3,13 +3,15 @@
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Epoch, Incarnation, StoreId
+from checkpoint_replicator.ids import Epoch, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.messages import TransferReport, UploaderReport
 from checkpoint_replicator.records import NodeView, Orders, Outcome
+from checkpoint_replicator.session import SessionSpec
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
+from checkpoint_watcher.record import Lineage
 from support.watcher_shell import LEASE, ModelRamdisk, WatcherShell, yaml_text
-from support.watcher_story import JOB, SELF, open_session, run_fresh, tag
+from support.watcher_story import JOB, SELF, SHAPE, keep, open_session, run_fresh, save, tag
 
 
 def test_law_3_a_crash_at_any_effect_loses_no_save_and_ends_in_markers_or_an_error() -> None:
@@ -69,6 +71,21 @@ def test_what_an_earlier_life_left_unreadable_is_told_to_the_trainer() -> None:
     assert do.Announce("record_unreadable", {"reason": "session.json: garbage"}) in shell.done
 
 
+def test_a_lost_session_is_told_to_the_coordinator_and_on_the_node() -> None:
+    shell = WatcherShell(ModelRamdisk())
+    shell.feed(
+        did.Started(lineage=Lineage(SessionSpec(JOB, Rank(0), SHAPE), Epoch(1)), sessionless="session.json: garbage")
+    )
+    reason = "no session, nothing is replicated before the trainer restarts: session.json: garbage"
+    assert [(fault.kind, fault.reason) for fault in shell.report.faults] == [("session", reason)]
+    [*_, status] = shell.all(do.PublishStatus)
+    assert isinstance(status, do.PublishStatus)
+    assert reason in status.text
+    shell.disk.write_yaml(yaml_text())
+    shell.scan()
+    assert shell.machine.node.faults == {}
+
+
 def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherShell) -> None:
     run_fresh(shell)
     said = TransferReport(peer=SELF, landed=1)
@@ -87,6 +104,15 @@ def test_siblings_and_scans_that_say_the_same_again_make_no_work(shell: WatcherS
     for event in again:
         assert machine.handle(event, now) == []
         assert machine.next_deadline() == deadline
+
+
+def test_what_an_uploader_says_of_a_job_that_nobody_knows_here_is_not_kept(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    said = UploaderReport(root="file:///b")
+    shell.feed(did.UploaderReported(Job("stranger"), Incarnation("u0"), said))
+    assert shell.machine.reporter.uploader_said == {}
+    shell.feed(did.UploaderReported(JOB, Incarnation("u0"), said))
+    assert shell.machine.reporter.uploader_said == {JOB: said}
 
 
 # ---- forgetting
@@ -130,6 +156,22 @@ def test_when_nobody_decides_for_a_forgotten_job_it_is_left_and_registered_no_mo
     shell.wait(60)
     assert not shell.all(do.SendReport)
     assert not shell.all(do.ReadView)
+
+
+def test_of_a_job_that_is_left_no_hold_and_nothing_given_up_is_remembered(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    given_up = keep(2, 2, drop=(3,))
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=given_up))
+    held = msgspec.structs.replace(given_up, stamp=Stamp(1, Epoch(1), 3), hold=True)
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=3, keep=held))
+    machine = shell.machine
+    assert machine.node.frozen == {JOB}
+    assert machine.saves.given_up(JOB) == {save(3)}
+    shell.read(FORGET)
+    shell.read(NodeView(store=StoreId("s1")))
+    assert shell.all(do.Leave) == [do.Leave(JOB)]
+    assert machine.node.frozen == set()
+    assert machine.saves.given_up(JOB) == frozenset()
 
 
 def test_a_node_that_knows_a_job_registers_it_while_nobody_decides(shell: WatcherShell) -> None:

@@ -29,6 +29,13 @@ def with_other(disk: ModelRamdisk, *sizes: int) -> list[Tag]:
     return tags
 
 
+def started(disk: ModelRamdisk) -> WatcherShell:
+    """Start a watcher that has read what is decided for the other job."""
+    shell = WatcherShell(disk).start()
+    shell.feed(did.ViewRead(OTHER, NodeView()))
+    return shell
+
+
 def test_law_8_a_save_on_its_way_counts_for_what_is_kept_free(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.hold = (do.HashClaim,)
@@ -58,6 +65,33 @@ def test_inodes_are_counted_over_all_shards_of_a_save_and_known_after_a_restart(
     open_session(shell, workers_per_node=2)
     shell.wait(0.2)
     assert shell.transfer.reserve_inodes == 238  # 1.1 x 2 x (100 + 8)
+
+
+def test_what_was_counted_of_a_shard_is_known_while_any_of_its_names_stands(disk: ModelRamdisk) -> None:
+    first, second = (tag(step, content="same") for step in (1, 2))
+    foreign = other(3, 600)
+    for one in (first, second, foreign):
+        disk.hold(one, "same")
+    shell = WatcherShell(disk)
+    entries = {first.address: 100, foreign.address: 7}
+    shell.feed(did.Started(held=tuple(disk.held.values()), entries=entries))
+    room = shell.machine.saves.room
+    shell.feed(did.SavesDropped((first,)))
+    assert room.entries == entries
+    shell.feed(did.ForeignDropped((foreign,)))
+    assert room.entries == {first.address: 100}
+    shell.feed(did.SavesDropped((second,)))
+    assert room.entries == {}
+
+
+def test_of_a_job_that_was_forgotten_no_count_is_kept(disk: ModelRamdisk) -> None:
+    mine, foreign = tag(1), other(3, 600)
+    for one in (mine, foreign):
+        disk.hold(one, "x")
+    shell = WatcherShell(disk)
+    shell.feed(did.Started(held=tuple(disk.held.values()), entries={mine.address: 1, foreign.address: 7}))
+    shell.feed(did.JobForgotten(OTHER, (disk.held[mine],)))
+    assert shell.machine.saves.room.entries == {mine.address: 1}
 
 
 @pytest.mark.parametrize(("size", "alarm"), [(141, True), (142, False)])
@@ -103,7 +137,7 @@ def test_s52_inodes_may_be_what_is_too_few(shell: WatcherShell) -> None:
 
 def test_another_jobs_oldest_data_goes_when_the_next_save_has_no_room(disk: ModelRamdisk) -> None:
     first, second, third = with_other(disk, 600, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 1000)
     shell.scan()
@@ -124,7 +158,7 @@ def test_another_jobs_oldest_data_goes_when_the_next_save_has_no_room(disk: Mode
 
 def test_another_jobs_data_stays_while_there_is_room_or_nobody_saves(disk: ModelRamdisk) -> None:
     with_other(disk, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     open_session(shell)
     disk.room = Room(size=5000, free=0)
     shell.wait(5)
@@ -139,7 +173,7 @@ def test_another_jobs_data_stays_while_there_is_room_or_nobody_saves(disk: Model
 def test_bytes_that_this_job_shares_with_another_stay(disk: ModelRamdisk) -> None:
     shared = other(1, 1000, content="x" * 1000)
     disk.hold(shared, "x" * 1000)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 1000)
     shell.scan()
@@ -151,7 +185,7 @@ def test_bytes_that_this_job_shares_with_another_stay(disk: ModelRamdisk) -> Non
 
 def test_what_was_dropped_shows_in_the_room_before_more_goes(disk: ModelRamdisk) -> None:
     with_other(disk, 600, 600, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     run_fresh(shell)
     disk.save(1, "x" * 500)
     disk.room = Room(size=5000, free=0)
@@ -166,7 +200,7 @@ def test_what_was_dropped_shows_in_the_room_before_more_goes(disk: ModelRamdisk)
 
 def test_a_copy_without_room_drops_another_jobs_data_of_which_one_has_the_session(disk: ModelRamdisk) -> None:
     (first,) = with_other(disk, 600)
-    shell = WatcherShell(disk).start()
+    shell = started(disk)
     open_session(shell)
     shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, lacking={"other": 50})))
     assert first in disk.held
@@ -194,3 +228,30 @@ def test_another_job_that_people_look_at_gives_no_room(disk: ModelRamdisk) -> No
     shell.wait(3)
     assert set(tags) <= disk.held.keys()
     assert shell.machine.saves.room.yielding == 0
+
+
+def test_until_redis_said_whether_people_look_another_job_gives_no_room(disk: ModelRamdisk) -> None:
+    (first,) = with_other(disk, 1000)
+    shell = WatcherShell(disk).start()
+    run_fresh(shell)
+    disk.save(1, "x" * 1000)
+    shell.scan()
+    disk.room = Room(size=2000, free=10)
+    shell.scan()
+    assert first in disk.held
+    assert shell.machine.saves.room.yielding == 0
+    shell.feed(did.ViewRead(OTHER, NodeView()))
+    shell.scan()
+    assert first not in disk.held
+
+
+def test_a_hold_counts_though_who_ordered_it_has_no_lease_any_more(disk: ModelRamdisk) -> None:
+    (first,) = with_other(disk, 1000)
+    shell = WatcherShell(disk).start()
+    run_fresh(shell)
+    shell.feed(did.ViewRead(OTHER, NodeView(keep=KeepList(stamp=Stamp(1, Epoch(1), 1), hold=True))))
+    disk.save(1, "x" * 1000)
+    shell.scan()
+    disk.room = Room(size=2000, free=10)
+    shell.scan()
+    assert first in disk.held

@@ -273,6 +273,19 @@ def test_a_keep_list_drops_what_it_lets_go_and_marks_the_commit(shell: WatcherSh
     assert shell.report.newest_committed == save(3)
 
 
+def test_a_copy_that_lands_after_the_commit_was_marked_is_marked_too(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.save(1)
+    shell.scan()
+    shell.read(shell.view_of(released=True, outcome=Outcome.NONE, counter=2, keep=keep(1, 1)))
+    late = tag(1, rank=1)
+    shell.disk.hold(late, "1/1/0", own=False)
+    for _ in range(2):
+        shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    assert shell.disk.held[late].committed
+    assert shell.all(do.MarkCommitted) == [do.MarkCommitted(JOB, save(1))] * 2
+
+
 def test_a_wish_for_a_backup_is_told_beyond_the_commit_and_by_the_next_life(shell: WatcherShell) -> None:
     run_fresh(shell)
     shell.disk.save(3, WISH)

@@ -1,10 +1,25 @@
 """The shell; what it does with real processes is in tests/integration/test_watcher.py."""
 
+import errno
 from pathlib import Path
+from typing import cast
+from unittest.mock import AsyncMock
 
+import pytest
+import structlog
 from click.testing import CliRunner
+from prometheus_client import CollectorRegistry
 
+from checkpoint_replicator.bus.zeromq import ZeroMQBus
+from checkpoint_replicator.config import load
+from checkpoint_replicator.metrics import Health
+from checkpoint_replicator.process import Runtime
+from checkpoint_replicator.ramdisk import Ramdisk
+from checkpoint_watcher import effects as do
+from checkpoint_watcher import service
 from checkpoint_watcher.__main__ import main
+from checkpoint_watcher.config import WatcherConfig
+from support.memory_bus import MemoryBus, MemoryNetwork
 
 
 def test_a_ramdisk_that_is_no_directory_is_a_configuration_error(tmp_path: Path) -> None:
@@ -25,3 +40,31 @@ def test_unknown_keys_are_refused_by_name(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["--check", "--config", str(config)])
     assert result.exit_code == 78
     assert "hash-thread" in result.output
+
+
+async def test_a_ramdisk_that_refuses_without_end_is_told_in_readiness_and_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = Health(60.0)
+    bus = cast("ZeroMQBus", MemoryBus(MemoryNetwork()))
+    runtime = Runtime(bus, CollectorRegistry(), structlog.get_logger(), health, "")
+    flags = {"host": "h", "ramdisk": str(tmp_path), "run": str(tmp_path)}
+    watcher = service.Watcher(load(WatcherConfig, flags=flags), runtime, Ramdisk(tmp_path))
+    told: list[str | None] = []
+
+    def refuse(_: do.Effect) -> None:
+        told.append(health.not_ready)
+        if len(told) > 2:
+            watcher.refusals.most = 0.0  # its deadline has come
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(service, "DISK_PAUSE", 0)
+    monkeypatch.setattr(watcher.disk, "perform", refuse)
+    monkeypatch.setattr(watcher.store, "unregister", AsyncMock())
+    watcher.work.put_nowait(do.CleanUp())
+    with pytest.raises(OSError, match="Input/output error"):
+        await watcher._work()
+    assert watcher.refusals.reason
+    assert told[1:] == ["the ramdisk refuses CleanUp: [Errno 5] Input/output error"] * 2
+    await watcher._close()
+    await bus.close()

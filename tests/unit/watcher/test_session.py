@@ -9,6 +9,7 @@ from checkpoint_replicator.records import Member, Outcome
 from checkpoint_replicator.session import SessionState
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
+from checkpoint_watcher.session import MAX_FAILURE
 from support.watcher_shell import ModelRamdisk, WatcherShell, yaml_text
 from support.watcher_story import (
     open_session,
@@ -112,6 +113,14 @@ def test_markers_whose_data_went_away_end_in_a_failure_that_says_so(shell: Watch
     shell.feed(did.MarkersFailed(session, "it is missing"))
     assert shell.disk.files["replicator.failed"] == "what was to be restored is gone: it is missing"
     assert state(shell) is SessionState.CLOSED
+
+
+def test_why_nothing_could_be_handed_out_is_told_in_a_bounded_text(shell: WatcherShell) -> None:
+    shell.hold = (do.PublishMarkers,)
+    session = run_fresh(shell)
+    shell.feed(did.MarkersFailed(session, "x" * 100_000))
+    assert shell.disk.session is not None
+    assert shell.disk.session.failure == ("what was to be restored is gone: " + "x" * 100_000)[:MAX_FAILURE]
 
 
 @pytest.mark.parametrize("handout", [True, False])
