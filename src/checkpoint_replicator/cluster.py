@@ -42,6 +42,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         backup: root URL for backups, None for none.
         ramdisk_size: quota of each node's directory with its unit (`64MiB`); None: what the file system has.
         coordinators: the active one and its stand-bys.
+        input_log: each service logs its machines' inputs to `logs/<name>.inputs`, for `make replay`.
         settings: more keys for a service's configuration, by service name; win over the cluster's own.
     """
 
@@ -51,6 +52,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     backup: str | None = None
     ramdisk_size: str | None = None
     coordinators: int = 2
+    input_log: bool = False
     settings: Mapping[str, Mapping[str, Setting]] = {}
 
     def ramdisk(self, node: int) -> Path:
@@ -107,6 +109,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         settings: dict[str, Setting] = {"host": host, "redis": redis, "run": str(run), "log-format": "json", **own}
         if self.backup is not None and service != "transfer":
             settings["backup"] = self.backup
+        if self.input_log:
+            settings["input-log"] = str(self.directory / "logs" / f"{name}.inputs")
         settings.update(self.settings.get(service, {}))
         config = self.directory / "config" / f"{name}.toml"
         config.write_text(toml_text(settings), encoding="utf-8")

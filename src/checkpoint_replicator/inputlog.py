@@ -134,7 +134,9 @@ def _short(event: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Write what JSON has no word for: a set of leaves by its marks."""
+    """Write what JSON has no word for: a sequence that is made as it is read, and a set of leaves by its marks."""
+    if isinstance(value, Sequence):
+        return list(value)
     if isinstance(value, Sized) and isinstance(value, Container):
         return bytes(number in value for number in range(len(value)))
     raise NotImplementedError(f"expected something that JSON can hold, found {type(value).__name__}")

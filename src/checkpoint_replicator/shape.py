@@ -29,7 +29,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         twins = f", d={self.d}" if self.d > 1 else ""
-        return f"{self.nodes} nodes x {self.workers} workers{twins}, {self.framework}"
+        return f"{_count(self.nodes, 'node')} x {_count(self.workers, 'worker')}{twins}, {self.framework}"
 
     def fits(self, other: "Shape") -> bool:
         """Tell whether data saved in this shape can be restored by a job of the other one.
@@ -54,3 +54,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
     def twins(self, column: int) -> tuple[Rank, ...]:
         """Ranks of this shape that saved the same column."""
         return tuple(Rank(rank) for rank in range(self.nodes) if rank % self.columns == column)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

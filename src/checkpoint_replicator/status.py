@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,7 @@ from checkpoint_replicator.store.fields import from_fields, from_json
 from checkpoint_replicator.wishes import Forced, Hold
 
 __all__ = [
+    "UNREADABLE",
     "BackupStatus",
     "ClusterStatus",
     "JobStatus",
@@ -41,6 +43,10 @@ class Protection(StrEnum):
     """No copy on another host: the loss of one host loses the save."""
     PROTECTED = "protected"
     """Every shard has the replicas that were asked for."""
+
+
+UNREADABLE: Final = "unreadable"
+"""The state of a job of which a value in Redis does not parse."""
 
 
 class NodeStatus(Status, frozen=True, kw_only=True):
@@ -120,14 +126,19 @@ class ClusterStatus(Status, frozen=True, kw_only=True):
 
 
 async def read_cluster(store: ManifestStore) -> ClusterStatus:
-    """Read everything.
+    """Read everything; a job of which a value does not parse is UNREADABLE, and its reason names the key.
 
     Raises:
         UnreachableError: Redis does not answer.
-        ProtocolError: a value does not parse; names the key.
+        ProtocolError: the names of the jobs or hosts cannot be read; names the key.
     """
     hosts = sorted(await store.hosts())
-    jobs = [await read_job(store, job) for job in sorted(await store.jobs())]
+    jobs: list[JobStatus] = []
+    for job in sorted(await store.jobs()):
+        try:
+            jobs.append(await read_job(store, job))
+        except ProtocolError as error:
+            jobs.append(JobStatus(job=job, state=UNREADABLE, reason=str(error)))
     return ClusterStatus(hosts=tuple(hosts), jobs=tuple(jobs))
 
 
@@ -154,7 +165,7 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
     alive = hashes.get("alive", {})
     ranks = range(epoch.shape.nodes) if epoch and epoch.shape else sorted(members)
     nodes = tuple(
-        _node(Rank(rank), members.get(Rank(rank), Host("")), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
+        _node(Rank(rank), members.get(Rank(rank)), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
         for rank in ranks
     )
     names = sorted(hashes.get("steps", {}), key=parse_save)
@@ -199,7 +210,8 @@ def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
     return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
 
 
-def _node(rank: Rank, host: Host, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:
+def _node(rank: Rank, member: Host | None, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:
+    host = member or fields.get("host", "")  # between two epochs nobody is a member: who had the rank last
     if alive is None:
         return NodeStatus(rank=rank, host=host)
     room = from_json(_Room, fields["room"], f"node:{rank} room") if fields.get("room") else _Room()

@@ -72,6 +72,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         abandoned_most: after an abandoned epoch the next opens at the latest after this long.
         bucket_silent: how long a silent backup store is waited for before a restore decision, and before a session is
             given the one that its fellows have.
+        wish_unheard: how long an ordered restore waits for silent witnesses before it is taken on trust.
         want_parked: how long a Want for leaves that are not there yet waits before NotYet.
         acknowledged: what a peer did not acknowledge for this long is sent again or asked of another.
         uploader_turn: a backup order that an uploader did not take up goes to the next after this long.
@@ -110,6 +111,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     abandoned_quiet: float = 3.0
     abandoned_most: float = 15.0
     bucket_silent: float = 30.0
+    wish_unheard: float = 10.0
     want_parked: float = 2.0
     acknowledged: float = 5.0
     uploader_turn: float = 10.0

@@ -163,6 +163,18 @@ def waited_for_the_bucket(times: Times) -> float:
     return bench.clock.now - begun
 
 
+def waited_for_witnesses_of_a_wish(times: Times) -> float:
+    bucket = Bucket()
+    bench = Bench(bucket=bucket, times=times)
+    bench.coordinator()
+    bench.cluster(2)
+    assert bench.run(10, bench.all_running)
+    bucket.fault = "403 forbidden"
+    begun = bench.clock.now
+    assert bench.ordered("restore", backup="2026-01-01_00-00").state == "done"
+    return bench.clock.now - begun
+
+
 def next_uploader(times: Times) -> float:
     archive = Archive(times, iter("abcdef").__next__)
     archive.want_listing(0)
@@ -274,6 +286,7 @@ MEASURES: Final[dict[str, tuple[float, float, Callable[[Times], float]]]] = {
     "abandoned_quiet": (2.0, 8.0, lambda times: reopened(times, every=None)),
     "abandoned_most": (6.0, 12.0, lambda times: reopened(times, every=1.5)),
     "bucket_silent": (15.0, 40.0, waited_for_the_bucket),
+    "wish_unheard": (8.0, 14.0, waited_for_witnesses_of_a_wish),
     "want_parked": (1.0, 4.0, lambda times: patience_of(times).parked),
     "acknowledged": (3.0, 8.0, lambda times: patience_of(times).answer),
     "uploader_turn": (5.0, 20.0, next_uploader),

@@ -24,11 +24,12 @@ from checkpoint_coordinator.words import (
     ReportReceived,
     SnapshotRead,
     StoreFailed,
+    WishReceived,
     Write,
     Written,
 )
 from checkpoint_replicator.ids import Host, Job
-from checkpoint_replicator.messages import NodeReport, Party, Service
+from checkpoint_replicator.messages import NodeReport, Party, Service, Wish
 from checkpoint_replicator.records import Lease
 from simulation.network import Lane, Path
 from simulation.process import Engine, Process
@@ -124,6 +125,11 @@ class Coordinating(Process):
             self.witnessed[report.session.id] = known or report.complete
         self._engine.take(ReportReceived(sender, report))
 
+    def order(self, wish: Wish) -> None:
+        """Take an order of people, as the one that decides."""
+        if self.machine is not None and self.machine.active:
+            self._engine.take(WishReceived(wish))
+
     def perform(self, effect: Effect) -> None:
         world, model = self.world, self.world.redis.model
         job = self.job
@@ -164,7 +170,7 @@ class Coordinating(Process):
 
                 def remove() -> Callable[[], None]:
                     model.remove_job(job)
-                    return lambda: self._engine.take(JobRemoved())
+                    return self._leave
 
                 self._ask("remove", remove)
             case ReadSnapshot(token):
@@ -192,6 +198,12 @@ class Coordinating(Process):
                     return lambda: self._engine.take(Written(stamp, seen))
 
                 self._ask("write", write)
+
+    def _leave(self) -> None:
+        """The job is forgotten: wait until somebody names it again."""
+        self._engine.take(JobRemoved())
+        self.machine = None
+        self.soon(POLL, self._look)
 
     def _ask(self, name: str, call: Callable[[], Callable[[], None]]) -> None:
         lane = self._renewals if name == "renew" else self._lane

@@ -17,6 +17,7 @@ from simulation.process import Process
 from simulation.watching import Watching
 
 if TYPE_CHECKING:
+    from simulation.node import Node
     from simulation.transferring import Transferring
     from simulation.world import World
 
@@ -60,7 +61,7 @@ class Court:
             case do.DropSaves(tags):
                 for job in {tag.job for tag in tags}:
                     keep = watching.machine.authorities[job].keep
-                    self.of(job).dropping(watching.host, [tag for tag in tags if tag.job == job], keep)
+                    self.of(job).dropping(watching, [tag for tag in tags if tag.job == job], keep)
                 self.world.hits["saves dropped"] += 1
                 if any(tag.job != watching.machine.node.job for tag in tags):
                     self.world.hits["dropped by a host without a rank"] += 1
@@ -91,6 +92,9 @@ class Court:
                 if record.stamp < self.obeyed.get(name, ZERO):
                     raise LawBrokenError(7, f"{watching.host} lowered its fence to {record.stamp}")
                 self.obeyed[name] = record.stamp
+            case do.ForgetJob(job) if isinstance(answer, did.JobForgotten) and not answer.reason:
+                self.obeyed.pop((machine_of(watching), job), None)
+                self.world.hits["host forgot a job"] += 1
             case do.DropSaves() if isinstance(answer, did.SavesDropped) and answer.busy:
                 self.world.hits["deletion vetoed by a reader"] += 1
             case _:
@@ -146,6 +150,12 @@ class Court:
             raise LawBrokenError(
                 8, f"{transferring.host} admits a copy although {need} bytes of its trainer do not fit"
             )
+
+    def fence_lost(self, node: "Node") -> None:
+        """A fault took what a machine knew of stamps."""
+        machine = (node.host, node.replaced)
+        for name in [name for name in self.obeyed if name[0] == machine]:
+            del self.obeyed[name]
 
     # ---- the backup
 

@@ -22,6 +22,11 @@ __all__ = ["Faults"]
 EVERY: Final = 0.3
 """Chance that not one copy is spoilt but every one of a shard."""
 DAY: Final = 86400.0
+BETWEEN: Final = 0.6
+"""Chance that a file changes while the process that owns it is down."""
+DAMAGED: Final = 0.5
+UNSEEN: Final = 30.0
+"""Seconds from the silence of the backup store until what was lost meanwhile is told as lost."""
 PAUSES: Final = (1.0, 5.0, 12.0, 12.0, 30.0, 60.0)
 """Past every time-out: of a connection, a lease, a life, a rendezvous."""
 
@@ -70,6 +75,9 @@ class Faults:
             (self._cut_off, 2),
             (self._kill_trainer, 2),
             (self._restart_job, 2),
+            (self._lose_record, 2),
+            (self._rot, 3),
+            (self._lose_unseen, 1),
         ]
         self._gap = chance.choice((1.5, 3.0, 6.0) if world.small else (2.0, 4.0, 8.0, 15.0))
         self._over = False
@@ -276,6 +284,52 @@ class Faults:
         disk.changes += 1
         self.world.hits["copy vanished"] += 1
 
+    def _lose_record(self) -> None:
+        """`session.json` or `fence.json` is gone or damaged: while the watcher runs, or between two of its lives."""
+        node, chance = self._node(), self.chance
+        between = chance.random() < BETWEEN
+        name = chance.choice(("session", "fence", "fence"))
+        damaged = chance.random() < DAMAGED
+        if between:
+            self._crash(node.watching)
+        if name == "session" and node.disk.session is not None:
+            node.disk.lose_session(damaged=damaged)
+        elif name == "fence" and node.disk.fences:
+            node.disk.lose_fences(damaged=damaged)
+            self.world.court.fence_lost(node)
+        else:
+            return
+        self.world.log(node.host, f"{name}.json", "damaged" if damaged else "lost")
+        self.world.hits[f"{name}.json lost {'between two lives' if between else 'under a running watcher'}"] += 1
+
+    def _rot(self) -> None:
+        """Flip a bit in the next copy that comes, while it is received, or when its transfer was killed amid it."""
+        chance = self.chance
+        self.world.stored = lambda node, address: self.world.timeline.after(
+            0.0, lambda: self._rot_one(chance, node, address)
+        )
+
+    def _rot_one(self, chance: Random, node: Node, address: Address) -> None:
+        partial = node.disk.partials.get(address)
+        if self._over or partial is None or not partial.leaves:
+            return
+        if chance.random() < BETWEEN:
+            node.transferring.crash()
+            self.world.timeline.after(chance.uniform(0.1, 4.0), node.transferring.start)
+        if not self._may_rot(node, address):
+            return
+        number = chance.choice(sorted(partial.leaves))
+        node.disk.rot(address, number, spoil(chance, partial.leaves[number]))
+        state = "while it is received" if address in node.disk.readers else "while nobody receives it"
+        self.world.log(node.host, "rot in", address[:13], state)
+        self.world.hits[f"partial rotted {state}"] += 1
+
+    def _may_rot(self, node: Node, address: Address) -> bool:
+        """Not in what was verified for a session that waits for it, and is being received for it."""
+        session = node.disk.session
+        waiting = session is not None and session.state is SessionState.OPEN
+        return not (waiting and address in node.disk.readers)
+
     # ---- the world outside
 
     def _stop_redis(self) -> None:
@@ -381,6 +435,26 @@ class Faults:
         rank = Rank(self.chance.randrange(training.nodes))
         training.trainers[rank].stage = Stage.DEAD
         training.again(rank)
+
+    def _lose_unseen(self) -> None:
+        """What is committed is lost while the backup store says nothing: not known at first, then lost."""
+        world, training = self.world, self._training()
+        if world.root is None or training.laws.backed_up:
+            return
+        world.bucket.forbidden = True
+        world.trouble = max(world.trouble, world.now + UNSEEN)
+        self._lose_when_committed(training, world.now + UNSEEN / 3)
+
+    def _lose_when_committed(self, training: Training, end: float) -> None:
+        world = self.world
+        if self._over or training.laws.backed_up:
+            return
+        if training.laws.committed and training.running:
+            world.hits["all lost while the backup store is silent"] += 1
+            for node in world.hosts.values():
+                self._lose(node)
+        elif world.now < end:
+            world.timeline.after(0.5, lambda: self._lose_when_committed(training, end))
 
     def _restart_job(self) -> None:
         self._training().restart("as people wished")

@@ -20,4 +20,6 @@ KEPT: Final = (
     Kept(188, "what was left of a shard that somebody changed was never dropped"),
     Kept(62, "a copy that landed after its save was let go stayed"),
     Kept(372, "a save that was skipped stayed as one in flight"),
+    Kept(42, "an order that was given after Redis lost all was dropped when nodes told what they had obeyed"),
+    Kept(308, "a watcher woke up all the time when an order to forget was taken back"),
 )

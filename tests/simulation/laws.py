@@ -16,6 +16,7 @@ from checkpoint_replicator.store import Change, SetHash
 from checkpoint_replicator.store.fields import from_json
 from checkpoint_watcher.record import SessionRecord
 from simulation.content import Content
+from simulation.ordered import Ordered
 from simulation.watching import Watching
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Laws:
         self.keeps: dict[Stamp, KeepList] = {}
         self.epoch: EpochRecord | None = None
         self.last_holder = ""
+        self.people = Ordered(self)
         self._seen = -1
 
     # ---- facts
@@ -105,6 +107,8 @@ class Laws:
         if view.epoch is not None:
             self.epoch = view.epoch
             if view.epoch.released and view.epoch.members:
+                if view.epoch.number not in self.released:
+                    self.people.released(view.restore)
                 self.released[view.epoch.number].append(view.epoch)
         for key in steps:
             self._step(process, key)
@@ -146,6 +150,10 @@ class Laws:
             if len(hosts) < max(least, 1 + int(fields.get("copies", "0"))):
                 raise LawBrokenError(4, f"save {save} was committed, but {shard} was named on {sorted(hosts)} alone")
         self.committed[save] = shards
+        if shape.d > 1 and not restored:
+            columns = {key: {shards[twin] for twin in self._twins(key, shape)} for key in shards}
+            equal = all(len(addresses) == 1 for addresses in columns.values())
+            self.world.hits[f"twins saved {'equal' if equal else 'different'} bytes"] += 1
         self.world.hits["save committed"] += 1
 
     def _required(self, process: "Coordinating", shape: Shape) -> int:
@@ -166,6 +174,8 @@ class Laws:
             return
         self._seen = seen
         newest = max(self.committed)
+        if self.people.gone(newest):
+            return
         if not self._spared(newest):
             self.world.hits["more was lost than is held"] += 1
             return
@@ -207,15 +217,18 @@ class Laws:
         world = self.world
         world.hits[f"decided {record.outcome}"] += 1
         self._seldom(record)
-        if record.outcome is Outcome.NONE:
+        if fault := self.people.decided(record):
+            raise LawBrokenError(10, fault)
+        if record.outcome is Outcome.NONE and not record.forced:
             witnesses = {node.host for node in self.training.homes.values()} | process.remembered
             for host in world.hosts.values():
                 fence = host.disk.fences.get(self.job)
-                if host.host in witnesses and fence is not None and fence.committed is not None:
+                told = fence.committed if fence is not None else None
+                if host.host in witnesses and told is not None and not self.people.gone(told):
                     raise LawBrokenError(10, f"nothing was found although {host.host} knows of a commit")
             if self.backed_up and world.now - world.bucket.late_at > world.times.rendezvous:
                 raise LawBrokenError(10, f"nothing was found although {max(self.backed_up)} is in the backup")
-        if record.outcome is Outcome.RESTORE and self.committed and record.save is not None:
+        if record.outcome is Outcome.RESTORE and self.committed and record.save is not None and not record.forced:
             newest = max(self.committed)
             known = {rejected.save for rejected in record.rejected}
             if record.save < newest and newest not in known and self.restorable(newest):
@@ -250,6 +263,10 @@ class Laws:
     def _kept(self, process: "Coordinating", keep: KeepList) -> None:
         """A keep list is made from a complete view, and never lets go what was committed last."""
         epoch = self.epoch
+        if fault := self.people.kept(keep):
+            raise LawBrokenError(5, fault)
+        if keep.hold:
+            return  # it lets nothing go, whatever is known
         if epoch is None or not epoch.released:
             return  # made before, and written again where Redis lost it
         for member in epoch.members:
@@ -266,10 +283,15 @@ class Laws:
         """A shard got its name on a host."""
         self.named_on[tag.save, tag.key, tag.address].add(host)
 
-    def dropping(self, host: Host, tags: Collection[Tag], keep: KeepList | None) -> None:
+    def dropping(self, watching: "Watching", tags: Collection[Tag], keep: KeepList | None) -> None:
         """A watcher lets go of shards, as it was told."""
+        host = watching.host
+        if fault := self.people.dropping((host, watching.node.replaced)):
+            raise LawBrokenError(5, fault)
         if keep is None or self.keeps.get(keep.stamp) != keep:
             raise LawBrokenError(5, f"{host} drops without a keep list")
+        if keep.hold:
+            raise LawBrokenError(5, f"{host} drops although the job is held, by {keep}")
         for tag in tags:
             listed = tag.save in keep.drop or (keep.upto is not None and tag.save <= keep.upto)
             if not listed or tag.save in keep.keep or tag.save == keep.upto:
@@ -340,7 +362,7 @@ class Laws:
 
     def loaded(self, trainer: "Trainer") -> None:
         """A trainer read what it was handed."""
-        record = trainer.node.disk.session
+        record = trainer.node.disk.handed
         decision = self.decisions.get(record.stamp) if record is not None else None
         for worker, (_, content) in trainer.taken.items():
             if content is None:
@@ -371,17 +393,18 @@ class Laws:
     def _marked(self, folder: str) -> None:
         """No `.meta` before all data of the backup."""
         objects = self.world.bucket.store.objects
-        save = self._save_of(folder)
+        save = self.save_of(folder)
         for (known, _), address in self.truth.items():
             if known == save and f"{folder}/{address}.tree" not in objects:
                 raise LawBrokenError(9, f"{folder} has a .meta before the data of {address:.13}")
 
     def _completed(self, folder: str) -> None:
-        save = self._save_of(folder)
+        save = self.save_of(folder)
         if save is not None:
             self.backed_up.add(save)
             self.world.hits["backup completed"] += 1
 
-    def _save_of(self, folder: str) -> Save | None:
+    def save_of(self, folder: str) -> Save | None:
+        """Return what a backup is of, by its order."""
         text = self.world.bucket.store.objects.get(f"{folder}/ORDER.json")
         return parse_order(text.decode()).save if text is not None else None

@@ -11,6 +11,8 @@ from checkpoint_replicator.generations import RESERVE
 from checkpoint_replicator.ids import Address, Job, Step
 from checkpoint_replicator.messages import Held, Room, Run
 from checkpoint_replicator.save import Save, ShardKey, Tag
+from checkpoint_replicator.session import SessionSpec
+from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.tree import Tree
 from checkpoint_transfer import effects as to_do
 from checkpoint_transfer import receiving
@@ -18,7 +20,7 @@ from checkpoint_transfer.leaves import LeafSet, leaves_in
 from checkpoint_transfer.source import Source
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
-from checkpoint_watcher.record import Claim, FenceRecord, SessionRecord
+from checkpoint_watcher.record import Claim, FenceRecord, Lineage, SessionRecord
 from checkpoint_watcher.snapshot import Found, Snapshot, YamlIdentity, YamlSeen
 from simulation.content import Content, fits
 
@@ -41,6 +43,8 @@ class Partial:
 
     tree: Tree
     leaves: dict[int, bytes] = field(default_factory=dict)
+    rotten: set[int] = field(default_factory=set)
+    """Leaves that a fault changed after they were verified."""
 
 
 @dataclass
@@ -50,10 +54,14 @@ class Ramdisk:
     Attributes:
         size: bytes in all.
         entries_limit: inodes in all.
+        rot_found: how many leaves of partials did not verify when they were opened again.
         resumed: how often a partial was opened that held something.
         given: every shard that ever got a name here, with its address; the product's own deletions leave it.
         spoiled: addresses whose bytes a fault changed.
         proven: addresses that were verified since the session in `session` opened.
+        handed: the session whose markers were published last, whatever became of `session.json`.
+        own_last: what was saved here last, by its trainer.
+        unreadable: what of ours was damaged or taken away since the last life of the watcher.
     """
 
     size: int
@@ -71,8 +79,12 @@ class Ramdisk:
     given: dict[tuple[Job, Save, ShardKey], Address] = field(default_factory=dict)
     spoiled: set[Address] = field(default_factory=set)
     proven: set[Address] = field(default_factory=set)
+    handed: SessionRecord | None = None
+    own_last: tuple[Tag, Shape] | None = None
+    unreadable: list[str] = field(default_factory=list)
     entries_limit: int = INODES
     resumed: int = 0
+    rot_found: int = 0
     inodes: int = 0
     changes: int = 0
 
@@ -128,7 +140,7 @@ class Ramdisk:
         """What has a name and no bytes."""
         return tuple(tag for tag in sorted(self.sidecars) if tag.address not in self.shards)
 
-    def name(self, content: Content | None, tags: Iterable[Tag], *, own: bool) -> str:
+    def name(self, content: Content | None, tags: Iterable[Tag], *, own: bool, rotten: bool = False) -> str:
         """Give names to a whole shard, or more names to one that stands; returns why not."""
         self.changes += 1
         for tag in tags:
@@ -139,11 +151,12 @@ class Ramdisk:
             if tag.address not in self.shards:
                 if content is None:
                     return "it does not stand here"
-                if content.address != tag.address or content.bad():
+                if content.address != tag.address or (content.bad() and not rotten):
                     raise TornError(f"{tag.name} was to be named although {len(content.bad())} leaves are bad")
                 self.shards[tag.address] = content
-                self.spoiled.discard(tag.address)
-                self.proven.add(tag.address)
+                (self.spoiled.add if rotten else self.spoiled.discard)(tag.address)
+                if not rotten:
+                    self.proven.add(tag.address)
             known = self.sidecars.get(tag)
             own = own or (known is not None and known.own)
             self.sidecars[tag] = Held(tag=tag, own=own, committed=known is not None and known.committed)
@@ -187,6 +200,7 @@ class Ramdisk:
                 if fault:
                     return did.HashFailed(claim, "refused", fault)
                 del self.claims[claim.name]
+                self.own_last = (tag, claim.shape)
                 return did.ShardNamed(claim, tag)
             case do.DropClaim(claim):
                 self.claims.pop(claim.name, None)
@@ -252,6 +266,8 @@ class Ramdisk:
                 if self.session is None or self.session.id != record.id:
                     self.proven.clear()
                 self.session = record
+                if record.markers:
+                    self.handed = record
                 return did.SessionWritten(record)
             case do.RemoveYaml(session, identity):
                 if self.yaml is not None and self.yaml.identity == identity:
@@ -282,9 +298,50 @@ class Ramdisk:
     def begin(self) -> did.Started:
         """What a new life of the watcher finds."""
         claims = tuple(claim for claim, _ in self.claims.values())
+        for tag, held in sorted(self.sidecars.items()):
+            known = self.fences.get(tag.job, FenceRecord())
+            if held.committed and (known.committed is None or known.committed < tag.save):
+                self.fences[tag.job] = msgspec.structs.replace(known, committed=tag.save)
+        lineage = self._lineage() if self.session is None else None
+        unreadable, self.unreadable = tuple(self.unreadable), []
+        if lineage is not None and not unreadable:
+            whose = f"epoch {lineage.epoch} of job {lineage.spec.job}"
+            unreadable = (f"session.json: is missing although {whose} saved here",)
         return did.Started(
-            session=self.session, fences=dict(self.fences), held=self.held(), fallen=self.fallen(), claims=claims
+            session=self.session,
+            fences=dict(self.fences),
+            held=self.held(),
+            fallen=self.fallen(),
+            claims=claims,
+            lineage=lineage,
+            unreadable=unreadable,
         )
+
+    def _lineage(self) -> Lineage | None:
+        if self.own_last is None or self.own_last[0] not in self.sidecars:
+            return None
+        tag, shape = self.own_last
+        return Lineage(SessionSpec(tag.job, tag.key.rank, shape), tag.save.epoch)
+
+    # ---- faults
+
+    def lose_session(self, *, damaged: bool) -> None:
+        """`session.json` is gone, or is nothing that can be read."""
+        self.session = None
+        if damaged:
+            self.unreadable.append("session.json: no JSON; kept as session.json.unreadable")
+
+    def lose_fences(self, *, damaged: bool) -> None:
+        """`fence.json` is gone, or is nothing that can be read."""
+        self.fences.clear()
+        if damaged:
+            self.unreadable.append("fence.json: no JSON; kept as fence.json.unreadable")
+
+    def rot(self, address: Address, number: int, data: bytes) -> None:
+        """Bytes of an unfinished copy change; whoever has it open does not look at them again."""
+        partial = self.partials[address]
+        partial.leaves[number] = data
+        partial.rotten.add(number)
 
     # ---- the transfer's effects
 
@@ -314,6 +371,10 @@ class Ramdisk:
             self.partials[address] = Partial(tree)
         partial = self.partials[address]
         self.readers.add(address)
+        for number in [number for number in partial.rotten if not fits(partial.tree, number, partial.leaves[number])]:
+            del partial.leaves[number]
+            self.rot_found += 1
+        partial.rotten.clear()
         if partial.leaves:
             self.resumed += 1
         marks = LeafSet(bytes(number in partial.leaves for number in range(partial.tree.leaves)))
@@ -343,6 +404,7 @@ class Ramdisk:
                 offset += length
                 if fits(partial.tree, number, data):
                     partial.leaves[number] = data
+                    partial.rotten.discard(number)
                     good.append(number)
                 else:
                     bad.append(number)
@@ -354,8 +416,11 @@ class Ramdisk:
         content: Content | None = None
         if partial is not None and len(partial.leaves) == partial.tree.leaves:
             content = Content(partial.tree, [partial.leaves[number] for number in range(partial.tree.leaves)])
+        bad = set(content.bad()) if content is not None else set()
+        if partial is not None and not bad <= partial.rotten:
+            raise TornError(f"{effect.address:.13} was to be named although {len(bad)} leaves are bad")
         for naming in effect.namings:
-            fault = self.name(content, naming.tags, own=naming.own)
+            fault = self.name(content, naming.tags, own=naming.own, rotten=bool(bad))
             if fault:
                 if effect.address not in self.shards:
                     self.partials.pop(effect.address, None)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from checkpoint_replicator.inputlog import InputLog
 from simulation.faults import Faults
@@ -12,6 +13,9 @@ from simulation.rest import come_to_rest
 from simulation.world import World
 
 __all__ = ["Played", "play", "run"]
+
+PATIENCE: Final = 30.0
+"""Seconds in which people get their answers when all is well."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,13 @@ def play(
     try:
         world.start()
         faults.begin()
-        world.run(world.trouble)
+        world.people.begin(without)
+        while world.now < world.trouble:  # a fault may need longer
+            world.run(world.trouble)
         faults.end()
+        world.people.end()
+        if world.people.busy:
+            world.run(world.now + PATIENCE, over=lambda: not world.people.busy)
         come_to_rest(world)
     except TornError as torn:
         error = LawBrokenError(9, f"seed {seed}, {world.now:.3f} s: {torn}")
@@ -60,7 +69,7 @@ def play(
         error = AssertionError(f"seed {seed}, {world.now:.3f} s: {type(other).__name__}: {other}")
         error.__cause__ = other
     world.hits["events"] = world.events
-    return Played(world.hits, error, tuple(faults.troubles), without)
+    return Played(world.hits, error, (*faults.troubles, *world.people.troubles), without)
 
 
 def run(seed: int, tell: Callable[[str], None] | None = None, without: frozenset[str] = frozenset()) -> Counter[str]:

@@ -1,6 +1,6 @@
 """The simulation can fail: each machine is broken in one place, and the law that this breaks is named."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,9 +13,11 @@ from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.keep import View, keep_list
 from checkpoint_replicator.messages import Held
 from checkpoint_replicator.records import KeepList, Lease, NodeView, Outcome
+from checkpoint_replicator.save import Save
 from checkpoint_watcher import restore as restoring
 from checkpoint_watcher import saves
 from checkpoint_watcher.authority import Authority
+from checkpoint_watcher.keep import droppable
 from simulation import ramdisk
 from simulation.laws import LawBrokenError
 from simulation.run import run
@@ -54,7 +56,7 @@ def test_an_own_copy_that_is_not_verified_breaks_the_law_of_bytes(monkeypatch: p
             self._count(event.address)
 
     monkeypatch.setattr(restoring.Restorer, "verified", trust)
-    assert "bytes" in str(first_breach(1))
+    assert "bytes" in str(first_breach(1, after=100))
 
 
 def test_a_commit_without_replicas_breaks_the_law_of_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +82,29 @@ def test_dropping_without_a_keep_list_breaks_the_law_of_deletion(monkeypatch: py
 
     monkeypatch.setattr(saves, "droppable", careless)
     assert "does not let go" in str(first_breach(5))
+
+
+def test_deleting_while_people_look_breaks_the_law_of_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(held: Sequence[Held], keep: KeepList, busy: Collection[Save]) -> tuple[Any, ...]:
+        return droppable(held, msgspec.structs.replace(keep, hold=False), busy)
+
+    monkeypatch.setattr(saves, "droppable", hasty)
+    assert "although the job is held" in str(first_breach(5, after=80))
+
+
+def test_another_save_than_people_ordered_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wilful(facts: Facts) -> Choice:
+        if facts.forced is not None and facts.forced.none:
+            return choose(facts)
+        return choose(msgspec.structs.replace(facts, forced=None))
+
+    monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", wilful)
+    assert "by an order that nobody gave" in str(first_breach(10, after=100))
+
+
+def test_an_order_that_is_not_obeyed_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous.Rendezvous, "_with_orders", lambda _self, facts: facts)
+    assert "although people ordered" in str(first_breach(10))
 
 
 def test_deleting_the_committed_save_breaks_the_law_of_crashes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ class Trainer:
             self.taken[worker] = (step, disk.handouts[name] if address else None)
 
     def _begin(self) -> None:
-        record = self.node.disk.session
+        record = self.node.disk.handed
         steps = {(step, content is None) for step, content in self.taken.values()}
         assert record is not None
         assert len(steps) == 1, f"markers of {steps} on {self.node.host}"
@@ -117,9 +117,11 @@ class Trainer:
         if "superseded" in self.node.disk.files.get("replicator.errors", ""):
             self.enter(Stage.DEAD, "people read that it is superseded")
             return
+        if self._session_lost():
+            return
         for worker in range(training.workers):
             key = ShardKey(self.rank, Worker(worker))
-            content = training.content(key)
+            content = training.content(key, Save(self.epoch, Step(step)))
             if self.node.disk.free < content.size or self.node.disk.entries_free < entries(content.tree) + 1:
                 world.hits["save had no room"] += 1
                 self.enter(Stage.DEAD, "the ramdisk is full")
@@ -131,6 +133,18 @@ class Trainer:
             training.laws.saved(save, key, content)
             self.node.disk.save(name, step, content, training.job_of_name, key)
         self.node.watching.look()
+
+    def _session_lost(self) -> bool:
+        """Whether people see that its saves are nobody's any more: its `session.json` is lost."""
+        disk = self.node.disk
+        if disk.session is not None or not self.node.watching.running:
+            return False
+        if self.node.watching.machine.node.session is not None:
+            return False  # the watcher's memory has it, and writes it again
+        told = "session.json" in disk.files.get("replicator.errors", "")
+        self.world.hits["session lost and told" if told else "session lost, seen by failing saves"] += 1
+        self.enter(Stage.DEAD, "people read that its session is lost")
+        return True
 
 
 class Training:
@@ -154,9 +168,14 @@ class Training:
         self.restarts = 0
         self.backup_steps: int | None = None
         self.saving = True
+        self.stopped = False
+        """People ended it, and nothing starts it but they."""
         self.next_step = 0
         self.reasons: list[str] = []
+        self.alike = False
+        """Data-parallel twins save the same bytes."""
         self._last: dict[ShardKey, Content] = {}
+        self._twins: dict[ShardKey, tuple[Content, Save]] = {}
         self._stepping = 0
         self._begun = False
         self._shapes: list[Shape] = []
@@ -195,8 +214,19 @@ class Training:
             keys["backup-interval-steps"] = self.backup_steps
         return "".join(f"{key}: {value}\n" for key, value in keys.items()).encode()
 
-    def content(self, key: ShardKey) -> Content:
-        """Make up a shard; now and then the same bytes as before, or as another rank's."""
+    def content(self, key: ShardKey, save: Save) -> Content:
+        """Make up a shard; now and then the same bytes as before, or as another rank's.
+
+        Twins save the same bytes, or, where people were wrong to say that they do, each its own.
+        """
+        if not self.alike:
+            return self._make(key)
+        first = ShardKey(Rank(key.rank % self.shape.columns), key.worker)
+        if first not in self._twins or self._twins[first][1] != save:
+            self._twins[first] = self._make(first), save
+        return self._twins[first][0].copy()
+
+    def _make(self, key: ShardKey) -> Content:
         chance = self.world.chance
         old = self._last.get(key)
         if old is None or chance.random() < 0.85:
@@ -211,6 +241,9 @@ class Training:
     def restart(self, why: str) -> None:
         """End all trainers and start new ones, seconds apart; each ends before the next of its rank begins."""
         world, chance = self.world, self.world.chance
+        if self.stopped:
+            return
+        world.people.read(self, why)
         self.restarts += 1
         self._stepping += 1
         world.log(self.job, f"restarted: {why}")
@@ -229,6 +262,14 @@ class Training:
         for rank in map(Rank, range(self.nodes)):
             ended = max(0.0, old[rank].until - world.now) if rank in old and old[rank].until < FOREVER else 0.0
             self.start(rank, ended + chance.uniform(0.2, spread))
+
+    def stop(self, why: str) -> None:
+        """End all trainers, and start none."""
+        self.world.log(self.job, f"stopped: {why}")
+        self.stopped = True
+        self._stepping += 1
+        for trainer in self.trainers.values():
+            trainer.stage = Stage.DEAD
 
     def reshape(self, shape: Shape) -> bool:
         """Begin with another shape from the next start on; False: there are too few hosts."""
@@ -263,6 +304,8 @@ class Training:
 
     def again(self, rank: Rank) -> None:
         """Start one trainer anew; the others stop where they are until it is there."""
+        if self.stopped:
+            return
         self._stepping += 1
         self.start(rank, self.world.chance.uniform(0.2, 2.5))
 

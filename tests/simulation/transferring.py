@@ -102,7 +102,7 @@ class Transferring(Process):
             case do.OpenPartial(address, number):
                 self._later(0.02, lambda: self._moved(effect.address, number, self._open_partial(effect)))
             case do.StoreLeaves(address, number):
-                self._later(0.02, lambda: self._moved(effect.address, number, disk.store(effect)))
+                self._later(0.02, lambda: self._store(effect, number))
             case do.NameShard(address, number):
                 self._later(0.02, lambda: self._name(effect, number))
             case do.TrimPartials(reserve, busy):
@@ -118,13 +118,21 @@ class Transferring(Process):
 
     def _open_partial(self, effect: do.OpenPartial) -> object:
         disk = self.node.disk
-        fresh, before = effect.address not in disk.partials, disk.resumed
+        fresh, before, rot = effect.address not in disk.partials, disk.resumed, disk.rot_found
         answer = disk.open_partial(effect)
         if disk.resumed > before:
             self.world.hits["partial went on"] += 1
+        self.world.hits["rot in a partial found"] += disk.rot_found - rot
         if fresh and effect.reserve is not None and effect.address in disk.partials:
             self.world.court.copy_admitted(self, effect.reserve.size)
         return answer
+
+    def _store(self, effect: do.StoreLeaves, number: int) -> None:
+        answer = self.node.disk.store(effect)
+        stored, self.world.stored = self.world.stored, None
+        if stored is not None:
+            stored(self.node, effect.address)
+        self._moved(effect.address, number, answer)
 
     def _name(self, effect: do.NameShard, number: int) -> None:
         answer = self.node.disk.name_received(effect)

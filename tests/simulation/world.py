@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from checkpoint_replicator.ids import Host, Incarnation, Job, Rank
+from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Rank
 from checkpoint_replicator.inputlog import InputLog
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
@@ -13,6 +13,7 @@ from simulation.coordinating import Coordinating
 from simulation.court import Court
 from simulation.network import Network, Redis
 from simulation.node import Node
+from simulation.people import People
 from simulation.process import Process
 from simulation.ramdisk import INODES
 from simulation.timeline import Timeline
@@ -83,10 +84,13 @@ class World:
         chance = self.chance
         self.root = "memory://bucket" if chance.random() < 0.6 else None
         self.doom_rate = 0.0
+        self.stored: Callable[[Node, Address], None] | None = None
+        """Hears once of a leaf that is stored."""
         self.network = Network(self)
         self.redis = Redis(self)
         self.bucket = Bucket(self, "memory://bucket")
         self.court = Court(self)
+        self.people = People(self)
         self.small = chance.random() < SMALL
         self.trouble = chance.uniform(8.0, 16.0) if self.small else 45.0
         self.tight = chance.random() < 0.15
@@ -113,6 +117,7 @@ class World:
         peers = chance.choice((1, 1, 1, 2)) if nodes > 2 else 1
         shape = Shape(nodes, workers, d, "pytorch.distributed" if directories else "pytorch")
         training = self.trainings[job] = Training(self, job, shape, peers)
+        training.alike = d > 1 and chance.random() < 0.5
         if self.root is not None and chance.random() < 0.8:
             training.backup_steps = chance.choice((1, 2, 4))
         shard = 32 if directories else 8

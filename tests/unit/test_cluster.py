@@ -63,6 +63,13 @@ def test_each_service_gets_what_its_configuration_knows(here: Path) -> None:
     }
 
 
+def test_the_inputs_of_every_service_are_logged_where_that_is_asked_for(here: Path) -> None:
+    cluster = Cluster(directory=here, nodes=1, redis="redis://r:1", coordinators=1, input_log=True)
+    cluster.lay_out(random.Random(1))
+    for name in ("coordinator-0", *node_services(0)):
+        assert config_of(cluster, name)["input-log"] == str(here / "logs" / f"{name}.inputs")
+
+
 def test_settings_of_a_service_win(here: Path) -> None:
     cluster = Cluster(directory=here, nodes=1, redis="redis://r:1", settings={"watcher": {"log-format": "console"}})
     cluster.lay_out(random.Random(1))

@@ -80,3 +80,10 @@ def test_the_log_ends_at_a_text_that_json_cannot_hold_and_the_machine_goes_on(tm
     log.write({"event": "\udcff"})
     assert not log.wanted
     assert log.of("watcher", Machine()).handle(Told(), 0.0) == []
+
+
+def test_a_sequence_of_any_kind_is_written_as_one(tmp_path: Path) -> None:
+    log = InputLog(tmp_path / "inputs")
+    log.write({"sizes": range(5, 8)})
+    log.close()
+    assert (tmp_path / "inputs").read_bytes() == b'{"sizes":[5,6,7]}\n'

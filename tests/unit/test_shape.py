@@ -33,4 +33,5 @@ def test_twins_are_the_ranks_of_one_column() -> None:
 
 def test_a_shape_reads_well() -> None:
     assert str(shape(nodes=4, workers=2, d=2)) == "4 nodes x 2 workers, d=2, pytorch"
-    assert str(shape()) == "4 nodes x 1 workers, pytorch"
+    assert str(shape()) == "4 nodes x 1 worker, pytorch"
+    assert str(shape(nodes=1, workers=3)) == "1 node x 3 workers, pytorch"

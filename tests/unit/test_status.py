@@ -1,12 +1,14 @@
-import pytest
+import re
 
-from checkpoint_replicator.errors import ProtocolError
+import msgspec
+
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Rank, SessionId, Step
 from checkpoint_replicator.records import EpochRecord, EpochState, HostRecord, KeepList, Lease, Member, NodeView
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.status import (
+    UNREADABLE,
     BackupStatus,
     ClusterStatus,
     JobStatus,
@@ -56,7 +58,7 @@ def test_the_picture_of_a_running_job() -> None:
         epoch=2,
         state="running",
         reason="all restored",
-        shape="2 nodes x 1 workers, pytorch",
+        shape="2 nodes x 1 worker, pytorch",
         coordinator="coordinator-1",
         committed="2.9",
         protection=Protection.PROTECTED,
@@ -84,6 +86,18 @@ def test_a_job_of_which_no_node_reports_any_more_is_not_called_protected() -> No
     assert (status.committed, status.protection, status.replicas) == ("2.9", Protection.UNKNOWN, 0)
 
 
+def test_a_rank_of_no_member_stands_with_the_host_that_had_it_last() -> None:
+    epoch = msgspec.structs.replace(EPOCH, state=EpochState.GATHERING, members=())
+    hashes = {
+        "alive": {"0": '{"state":"ok","age":0.2}', "1": '{"state":"suspect","age":9.0}'},
+        "node:0": {"host": "node-0"},
+        "node:1": {"host": "node-1"},
+    }
+    status = job_status(JOB, NodeView(epoch=epoch), hashes, 0.0)
+    assert [node.host for node in status.nodes] == ["node-0", "node-1"]
+    assert status.laggards == ("node-1: suspect",)
+
+
 def test_the_committed_step_is_the_second_part_of_the_save() -> None:
     assert JobStatus(job="j").committed_step is None
     assert JobStatus(job="j", committed="4.0").committed_step == 0
@@ -98,12 +112,15 @@ async def test_a_store_is_read_job_by_job() -> None:
     assert found == ClusterStatus(hosts=("node-0",), jobs=(JobStatus(job="j"), JobStatus(job="k")))
 
 
-async def test_what_does_not_parse_is_an_error_that_names_the_job() -> None:
+async def test_a_job_that_does_not_parse_is_named_and_hides_no_other() -> None:
     model = StoreModel(lambda: 0.0)
     store = MemoryManifestStore(model)
     await store.add_job(JOB)
+    await store.add_job(Job("k"))
     model.put("ckpt:{j}:keys", {"steps": "zset", "step:1.1": "hash"})
     model.put("ckpt:{j}:steps", {"1.1": 1.0})
     model.put("ckpt:{j}:step:1.1", {"copies": "many"})
-    with pytest.raises(ProtocolError, match=r"job j: .*invalid literal .*'many'"):
-        await read_cluster(store)
+    spoilt, other = (await read_cluster(store)).jobs
+    assert spoilt.state == UNREADABLE
+    assert re.search(r"job j: .*invalid literal .*'many'", spoilt.reason)
+    assert other == JobStatus(job="k")

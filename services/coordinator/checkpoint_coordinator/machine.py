@@ -315,10 +315,8 @@ class CoordinatorMachine:
         """What people ordered before Redis went back may be done or withdrawn; a hold harms nothing and stays."""
         self._went_back = False
         self._fence_found = self.desk.stamp
-        state = self.desk.state
-        if state.forced is not None or state.forgetting is not None:
+        if self._wishes.doubt():
             self.desk.note("orders_dropped", reason="Redis came back with older data; order again what is still wanted")
-        state.forced = state.forgetting = None
 
     def _repair(self, event: SnapshotRead) -> None:
         """What people or accidents did to keys of ours is undone with the next write."""

@@ -15,11 +15,12 @@ from checkpoint_replicator.session import Session, SessionState
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
 
-__all__ = ["Abandon", "Join", "Membership", "Open", "Seat", "Wait", "ranks_text"]
+__all__ = ["NO_SESSION", "Abandon", "Join", "Membership", "Open", "Seat", "Wait", "ranks_text"]
 
 MOST_REMEMBERED: Final = 1024
 """So many superseded and refused sessions are remembered, the latest."""
 MOST_NAMED: Final = 8
+NO_SESSION: Final = "no open session"
 
 
 class Seat(msgspec.Struct):
@@ -339,4 +340,4 @@ class Membership:
     def _running_text(record: EpochRecord | None) -> str:
         if record is None or record.released or record.members:
             return ""
-        return "no open session"
+        return NO_SESSION

@@ -30,8 +30,6 @@ MOST_ANSWERS: Final = 16
 MOST_WAITING: Final = 16
 MOST_ID: Final = 64
 MOST_REASON: Final = 200
-PATIENCE: Final = 10.0
-"""Seconds that an ordered restore waits for witnesses before it is taken on trust."""
 LATEST: Final = 1.0
 """Seconds before the end of a wish at which it is decided at the latest."""
 MOST_NAMED: Final = 4
@@ -43,6 +41,8 @@ class Wishes:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._waiting: dict[str, tuple[Wish, float]] = {}
+        self._given: tuple[Forced | Forgetting, ...] = ()
+        """What this process took up itself; what Redis or another process told of is never one of these objects."""
 
     def take(self, wish: Wish, now: float) -> None:
         """Hear an order, which is repeated until it is answered."""
@@ -75,6 +75,22 @@ class Wishes:
             del wishes[min(wishes, key=lambda one: wishes[one].at)]
         if not same:
             self._desk.next_stamp()
+
+    def doubt(self) -> bool:
+        """Drop what may have been done or withdrawn meanwhile: Redis came back with older data.
+
+        What people ordered of this very process stands: it knows what became of that. Returns whether any was dropped.
+        """
+        state = self._desk.state
+        doubted = [order for order in (state.forced, state.forgetting) if order is not None and not self._gave(order)]
+        if state.forced in doubted:
+            state.forced = None
+        if state.forgetting in doubted:
+            state.forgetting = None
+        return bool(doubted)
+
+    def _gave(self, order: Forced | Forgetting) -> bool:
+        return any(order is given for given in self._given)
 
     # ---- taking up
 
@@ -114,13 +130,14 @@ class Wishes:
                 desk.archive.want_listing(since)
             unheard = silent(desk, since, now)
             # A wish with a short deadline is taken on trust rather than not at all.
-            if unheard and now - since < PATIENCE and desk.wall(now) < wish.until - LATEST:
+            if unheard and now - since < desk.times.wish_unheard and desk.wall(now) < wish.until - LATEST:
                 return False
             fault = ordered_fault(forced, desk.full_stock())
         if fault and not unheard:
             self._refuse(wish, f"{forced}: {fault}", now)
             return True
         desk.state.forced = forced
+        self._given = (*self._given[-1:], forced)
         epoch = desk.state.epoch
         deciding = epoch is not None and epoch.members and not epoch.released
         when = (
@@ -202,6 +219,7 @@ class Wishes:
         holders = sorted(h for h in desk.live if desk.holds_anything(h))
         if wish.ramdisks or not holders:
             desk.state.forgetting = Forgetting(wish=wish.id, since=round(desk.wall(now), 3))
+            self._given = (*self._given[-1:], desk.state.forgetting)
             desk.note("forgetting", wish=wish.id, hosts=" ".join(holders))
             self.answer(wish.id, wish.kind, WishState.TAKEN, "waiting for the hosts", now)
             return True

@@ -510,6 +510,7 @@ class WatcherMachine:
                 self._keep(known)
         for forgotten in [job for job, authority in self.authorities.items() if authority.forgets]:
             self._forget(forgotten, now)
+        self._forgetting = {job: again for job, again in self._forgetting.items() if again > now}
         self._leave()
         complete = self._complete()
         news = news or complete is not self.reporter.complete

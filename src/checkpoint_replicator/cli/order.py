@@ -173,7 +173,7 @@ class _Voice:
     def trouble(self, lease: Lease | None) -> str:
         """Say who is waited for."""
         if lease is None:
-            return "no coordinator holds the job's lease"
+            return "no coordinator holds the job's lease: start one, or wait 10 s if one has just ended"
         if self._sender is not None and not self._sender.connected:
             return f"connecting to the coordinator on {lease.host} at {lease.reports}"
         return f"waiting for the coordinator on {lease.host} at {lease.reports}"

@@ -7,7 +7,8 @@ import click
 import msgspec
 
 from checkpoint_replicator.cli.option import redis_option
-from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, read_cluster
+from checkpoint_replicator.errors import ProtocolError
+from checkpoint_replicator.status import UNREADABLE, BackupStatus, ClusterStatus, JobStatus, read_cluster
 from checkpoint_replicator.store.redis import RedisManifestStore
 
 __all__ = ["MIXED", "age_text", "status", "status_text"]
@@ -22,10 +23,13 @@ UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 def status(redis: str, as_json: bool) -> None:
     """Show jobs, epochs, nodes, saves, replicas, protection and the age of the backup.
 
-    Exit codes: 0 shown, 75 Redis does not answer, 76 a value in Redis does not parse.
+    Exit codes: 0 shown, 75 Redis does not answer, 76 a value in Redis does not parse; the other jobs are shown.
     """
     found = asyncio.run(_read(redis))
     click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() if as_json else status_text(found))
+    unreadable = [job.reason for job in found.jobs if job.state == UNREADABLE]
+    if unreadable:
+        raise ProtocolError("; ".join(unreadable))
 
 
 async def _read(redis: str) -> ClusterStatus:
@@ -52,6 +56,8 @@ def age_text(seconds: float) -> str:
 
 
 def _job_text(job: JobStatus) -> str:
+    if job.state == UNREADABLE:
+        return f"job {job.job}: {UNREADABLE}"  # the error that follows names the key
     lines = [f"job {job.job}: epoch {job.epoch}, {job.state}" + (f" ({job.reason})" if job.reason else "")]
     facts = {
         "shape": job.shape or "not known yet",

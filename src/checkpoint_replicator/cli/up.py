@@ -43,7 +43,10 @@ class Uncleanly(ReplicatorError):  # noqa: N818  # it ended so: an outcome
 @click.option("--backup", metavar="URL", help="Root for backups, file:///DIRECTORY; made where absent.")
 @click.option("--redis", metavar="URL", help="A Redis that runs already; an embedded one without.")
 @click.option("--ramdisk", metavar="SIZE", help="Most bytes of a node's directory, as 64MiB; all of its disk without.")
-def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdisk: str | None) -> None:
+@click.option("--input-log", is_flag=True, help="Log what each service decides on to DIR/logs, for `make replay`.")
+def up(
+    nodes: int, directory: Path, backup: str | None, redis: str | None, ramdisk: str | None, *, input_log: bool
+) -> None:
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
     Starts an embedded Redis, a coordinator and its stand-by, and a watcher, a transfer and an uploader a node; starts
@@ -52,7 +55,9 @@ def up(nodes: int, directory: Path, backup: str | None, redis: str | None, ramdi
     the server of --redis does not answer, 78 the configuration is wrong.
     """
     directory = directory.absolute()
-    cluster = Cluster(directory=directory, nodes=nodes, redis=redis, backup=backup, ramdisk_size=ramdisk)
+    cluster = Cluster(
+        directory=directory, nodes=nodes, redis=redis, backup=backup, ramdisk_size=ramdisk, input_log=input_log
+    )
     _check(ramdisk, redis)
     if backup is not None:
         _make("--backup", root_folder(backup))

@@ -186,8 +186,12 @@ class Story:
 
 def headline(status: JobStatus) -> str:
     """Say in a line how the job stands."""
-    committed = "nothing committed" if status.committed is None else f"step {status.committed_step} committed"
-    return f"job {status.job}: epoch {status.epoch} {status.state}, {committed}, {status.protection}"
+    if status.epoch == 0:
+        return f"job {status.job}: {'waits for all its trainers' if status.state == 'gathering' else 'not known yet'}"
+    committed = "nothing committed yet"
+    if status.committed is not None:
+        committed = f"step {status.committed_step} committed, {status.protection}"
+    return f"job {status.job}: epoch {status.epoch} {status.state}, {committed}"
 
 
 def services_text(states: list[State | None]) -> str:

@@ -13,7 +13,7 @@ JOB = JobStatus(
     epoch=2,
     state="running",
     reason="restored step 9",
-    shape="2 nodes x 1 workers, pytorch",
+    shape="2 nodes x 1 worker, pytorch",
     coordinator="coordinator-1",
     committed="2.10",
     protection=Protection.PROTECTED,
@@ -32,7 +32,7 @@ JOB = JobStatus(
 )
 TEXT = """\
 job llm: epoch 2, running (restored step 9)
-  shape       2 nodes x 1 workers, pytorch
+  shape       2 nodes x 1 worker, pytorch
   coordinator coordinator-1
   committed   2.10, protected, replicas: 1
   restored    1.9
@@ -99,3 +99,9 @@ def test_redis_that_does_not_answer_is_exit_code_75() -> None:
     result = CliRunner().invoke(main, ["status", "--redis", "redis://127.0.0.1:1/0"])
     assert result.exit_code == 75
     assert "127.0.0.1:1" in result.stderr
+
+
+def test_of_a_job_that_does_not_parse_nothing_is_claimed() -> None:
+    spoilt = JobStatus(job="a", state="unreadable", reason="ckpt:{a}:fence: no number")
+    text = status_text(ClusterStatus(jobs=(spoilt, JobStatus(job="b"))))
+    assert text.startswith("job a: unreadable\n\njob b: epoch 0, unknown\n")

@@ -241,6 +241,18 @@ def test_a_commit_of_which_nothing_whole_is_left_is_lost_and_fails_everywhere() 
     assert all(node.session is not None and node.session.state is SessionState.CLOSED for node in nodes)
 
 
+def test_why_the_last_start_failed_is_told_until_trainers_come_again() -> None:
+    bench, nodes = running(2)
+    commit(bench, nodes, 1)
+    for node in nodes:
+        node.held.clear()
+    bench.restart()
+    assert bench.run(10, lambda: all(node.failed is not None for node in nodes))
+    bench.run(10)
+    assert epoch_of(bench)["state"] == EpochState.GATHERING
+    assert epoch_of(bench)["reason"].startswith("no open session; the last start failed: save 1.1 was committed")
+
+
 def test_s05_what_cannot_be_completed_is_decided_again_for_all() -> None:
     bench, nodes = running(2)
     save = commit(bench, nodes, 1)

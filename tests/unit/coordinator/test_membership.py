@@ -231,8 +231,8 @@ def test_disagreeing_shapes_are_refused_after_ten_seconds_naming_both(script: Sc
     script.step()
     assert set(script.membership.refused) == {"s0", "s1"}
     text = script.membership.refused[SessionId("s0")]
-    assert "rank 0 of 2 nodes x 1 workers" in text
-    assert "rank 1 of 3 nodes x 1 workers" in text
+    assert "rank 0 of 2 nodes x 1 worker" in text
+    assert "rank 1 of 3 nodes x 1 worker" in text
 
 
 def test_a_corrected_yaml_ends_the_quarrel(script: Script) -> None:

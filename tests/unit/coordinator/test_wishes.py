@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from checkpoint_coordinator.desk import Options
-from checkpoint_coordinator.words import WishReceived
+from checkpoint_coordinator.words import ReportReceived, WishReceived
 from checkpoint_replicator.ids import Epoch, Step
 from checkpoint_replicator.messages import Wish
 from checkpoint_replicator.records import Outcome
@@ -76,6 +76,70 @@ def test_an_ordered_save_stays_although_a_later_one_commits() -> None:
     assert {str(tag.save) for node in nodes for tag in node.held} == {"1.1", "1.2"}
     restart(bench)
     assert [node.restored[-1][0] for node in nodes] == [save(1, 1)] * 2
+
+
+def test_an_order_outlives_a_redis_that_comes_back_without_it() -> None:
+    bench, nodes = trained(1)
+    go_back = bench.store.backup()
+    for rank, node in enumerate(nodes):
+        node.hold(save(1, 7), rank, 0, SHAPE, own=True)
+    assert bench.ordered("restore", save=save(1, 1)).state == "done"
+    bench.run(3)
+    go_back()
+    bench.run(30)
+    assert bench.coordinators[0].said("index_rebuilt")
+    assert hashes(bench)["forced"]["save"] == "1.1"
+    restart(bench)
+    assert [node.restored[-1][0] for node in nodes] == [save(1, 1)] * 2
+
+
+def test_an_order_that_is_given_after_redis_lost_all_stands_though_nodes_obeyed_more_before() -> None:
+    bench, nodes = trained(1)
+    nodes[0].alive = False  # it obeyed less than the other
+    bench.run(30)
+    nodes[1].alive = False  # what they obeyed is told when the order was taken, by one after the other
+    bench.coordinators[0].paused = True
+    bench.store.flush()
+    second = bench.coordinator("c2")
+    assert bench.run(1, lambda: second.machine.active)
+    assert bench.ordered("restore", none=True).state == "done"
+    nodes[0].alive = True
+    bench.run(30)
+    second.hear(ReportReceived(nodes[1].sender, nodes[1].report()))
+    bench.run(3)
+    assert second.said("index_rebuilt")
+    assert hashes(bench)["forced"]["none"] == "true"
+
+
+def test_an_order_that_an_earlier_coordinator_took_is_dropped_when_redis_comes_back_with_it() -> None:
+    bench, nodes = trained(1)
+    for rank, node in enumerate(nodes):
+        node.hold(save(1, 7), rank, 0, SHAPE, own=True)
+    assert bench.ordered("restore", save=save(1, 1)).state == "done"
+    go_back = bench.store.backup()
+    assert bench.ordered("withdraw").state == "done"
+    bench.run(5)
+    bench.coordinators[0].paused = True
+    go_back()
+    second = bench.coordinator("c2")
+    assert bench.run(30, lambda: second.machine.active)
+    bench.run(10)
+    assert second.said("orders_dropped")
+    assert "forced" not in hashes(bench)
+
+
+def test_an_order_that_ends_soon_is_decided_before_its_end_though_a_witness_is_silent() -> None:
+    bucket = Bucket()
+    bench, _ = trained(1, bucket=bucket)
+    bucket.fault = "403 forbidden"
+    wish = Wish(id="short", kind="restore", until=bench.store.time() + 4, backup="2026-01-01_00-00")
+    bench.coordinators[0].hear(WishReceived(wish))
+    bench.run(2.5)
+    assert bench.answer("short") is None
+    bench.run(1.2)
+    answer = bench.answer("short")
+    assert answer is not None
+    assert "taken on trust, without an answer of the backup store" in answer.reason
 
 
 def test_what_nobody_holds_is_refused_at_once() -> None:

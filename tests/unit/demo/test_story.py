@@ -13,7 +13,9 @@ def states(*conditions: Condition) -> list[State | None]:
 
 
 def test_the_headline_says_how_the_job_stands() -> None:
-    assert headline(JobStatus(job="j")) == "job j: epoch 0 unknown, nothing committed, none"
+    assert headline(JobStatus(job="j")) == "job j: not known yet"
+    assert headline(JobStatus(job="j", state="gathering")) == "job j: waits for all its trainers"
+    assert headline(JobStatus(job="j", epoch=1, state="running")) == "job j: epoch 1 running, nothing committed yet"
     status = JobStatus(job="j", epoch=2, state="running", committed="1.3", protection=Protection.PROTECTED)
     assert headline(status) == "job j: epoch 2 running, step 3 committed, protected"
 

@@ -216,6 +216,18 @@ def test_what_could_not_be_removed_is_tried_again(shell: WatcherShell) -> None:
     assert shell.disk.held == {}
 
 
+def test_an_order_to_forget_that_was_taken_back_wakes_nobody_for_ever(shell: WatcherShell) -> None:
+    shell.hold = (do.ForgetJob,)
+    forgotten(shell)
+    shell.feed(did.JobForgotten(JOB, tuple(shell.disk.held.values()), "is being read"))
+    shell.read(msgspec.structs.replace(FORGET, fence=Stamp(1, Epoch(1), 10), orders=None))
+    shell.wait(3)
+    deadline = shell.machine.next_deadline()
+    assert deadline is not None
+    assert deadline > shell.now
+    assert len(shell.held_back) == 1
+
+
 def test_a_crash_amid_forgetting_goes_on_in_the_next_life(shell: WatcherShell) -> None:
     shell.hold = (do.ForgetJob,)
     forgotten(shell)

@@ -119,7 +119,7 @@ def test_a_step_that_has_more_ranks_than_the_session_is_of_another_shape(scene: 
     answer = scene.adopt()
     assert [held.tag.save.step for held in answer.adopted] == [4]
     assert len(answer.refused) == 2
-    assert "is of a save of more than 2 nodes x 1 workers" in answer.refused[0]
+    assert "is of a save of more than 2 nodes x 1 worker" in answer.refused[0]
 
 
 def test_fault_23_another_jobs_data_is_not_taken(scene: Scene) -> None:
