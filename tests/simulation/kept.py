@@ -22,4 +22,6 @@ KEPT: Final = (
     Kept(372, "a save that was skipped stayed as one in flight"),
     Kept(42, "an order that was given after Redis lost all was dropped when nodes told what they had obeyed"),
     Kept(308, "a watcher woke up all the time when an order to forget was taken back"),
+    Kept(571, "a failed session held its save on a host that the job went on without"),
+    Kept(867, "a report of an earlier life of a watcher that came late silenced the present one for good"),
 )

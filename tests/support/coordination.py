@@ -144,7 +144,7 @@ class Bench:
         self.cut_off: set[Host] = set()
         """Hosts that reach Redis and no coordinator."""
         self._reported: dict[Host, tuple[NodeReport, float]] = {}
-        self._registered: dict[Host, str] = {}
+        self._registered: dict[Host, tuple[str, Incarnation]] = {}
         self._wishes = 0
         self.laws: list[Callable[[], None]] = []
 
@@ -222,9 +222,10 @@ class Bench:
 
     def _live(self, node: FakeNode) -> None:
         with suppress(UnreachableError, ProtocolError):
-            if self.store.store_id() != self._registered.get(node.host):
+            registration = self.store.store_id(), node.incarnation
+            if registration != self._registered.get(node.host):
                 self.store.register(node.record)
-                self._registered[node.host] = self.store.store_id()
+                self._registered[node.host] = registration
                 if node.knows:
                     self.store.add_job(JOB)
             node.obey(self.view(node))

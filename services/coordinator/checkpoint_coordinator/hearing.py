@@ -1,7 +1,8 @@
 """What every host said last, and for how long it has been silent; pure.
 
 A host has one voice for a job: its watcher. Of two incarnations the one taken up later counts; the earlier is never
-heard again. Ages are judged by the coordinator's own clock.
+heard again. (While both speak, the machine takes up what Redis has registered: words of an earlier life may come late.)
+Ages are judged by the coordinator's own clock.
 """
 
 from collections.abc import Collection, Mapping
@@ -45,10 +46,16 @@ class Voice(msgspec.Struct):
 
 
 class Hearing:
-    """All voices of a job."""
+    """All voices of a job.
+
+    Attributes:
+        voices: what counts of each host.
+        doubts: what a second voice of a host said last, until it is known which of the two is the later.
+    """
 
     def __init__(self, times: Times) -> None:
         self.voices: dict[Host, Voice] = {}
+        self.doubts: dict[Host, tuple[Party, NodeReport]] = {}
         self._times = times
         self._old: dict[Incarnation, Host] = {}
         self._shards = 0
@@ -101,6 +108,10 @@ class Hearing:
         self._old[incarnation] = host
         while len(self._old) > MOST_OLD:
             self._old.pop(next(iter(self._old)))
+
+    def is_old(self, incarnation: Incarnation) -> bool:
+        """Tell whether a later life of its host was taken up."""
+        return incarnation in self._old
 
     def superseded(self) -> dict[Host, list[Incarnation]]:
         """Return the lives that are never heard again, the latest last."""

@@ -44,7 +44,7 @@ from checkpoint_replicator.backoff import delay
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Epoch, Host, Job, SessionId, StoreId
 from checkpoint_replicator.machine import Ticked
-from checkpoint_replicator.messages import Beacon
+from checkpoint_replicator.messages import Beacon, Party
 from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Lease
 from checkpoint_replicator.times import Times
@@ -175,6 +175,7 @@ class CoordinatorMachine:
                 self.desk.hearing.called(calls, now)
                 self._failures = 0
                 self._due = True
+                effects += self._settle_doubts(now)
             case Written():
                 effects += self._written(event, now)
             case StoreFailed():
@@ -219,14 +220,45 @@ class CoordinatorMachine:
         checked = Checked(repeated) if repeated is not None else check(self.desk.job, event.sender, event.report)
         if isinstance(checked, str):
             return [Note("report_refused", {"node": quote(event.sender.host), "reason": quote(checked)})]
-        if not self.desk.hearing.take(event.sender, checked.report, now):
+        if self._is_doubtful(event.sender, now):
+            self.desk.hearing.doubts[event.sender.host] = event.sender, event.report
+            self._hosts_at = None  # Redis knows which of the two began later
             return []
-        self._due = self._due or repeated is None
-        for text in self.desk.membership.take(event.sender.host, checked.report.session, now):
-            self.desk.note("session_superseded", node=event.sender.host, reason=text)
+        return self._take(event.sender, checked, now, news=repeated is None)
+
+    def _is_doubtful(self, sender: Party, now: float) -> bool:
+        """Whether a host speaks with two voices: the other one may be that of an earlier life that was under way."""
+        hearing = self.desk.hearing
+        voice = hearing.voices.get(sender.host)
+        if voice is None or voice.incarnation == sender.incarnation or hearing.is_old(sender.incarnation):
+            return False
+        spoke = voice.fresh and hearing.silence(sender.host, now) < self._times.suspect
+        return self._ready and spoke and sender.host in self.desk.registered
+
+    def _settle_doubts(self, now: float) -> list[Effect]:
+        """Take up what those said that are registered now; late words of an earlier life are dropped."""
+        hearing = self.desk.hearing
+        doubts, hearing.doubts = hearing.doubts, {}
+        effects: list[Effect] = []
+        for host, (sender, report) in doubts.items():
+            voice, record = hearing.voices.get(host), self.desk.registered.get(host)
+            if voice is not None and record is not None and record.incarnation == voice.incarnation:
+                effects.append(Note("report_of_earlier_life", {"node": quote(host)}))
+                continue
+            checked = check(self.desk.job, sender, report)
+            if not isinstance(checked, str):
+                effects += self._take(sender, checked, now, news=True)
+        return effects
+
+    def _take(self, sender: Party, checked: Checked, now: float, *, news: bool) -> list[Effect]:
+        if not self.desk.hearing.take(sender, checked.report, now):
+            return []
+        self._due = self._due or news
+        for text in self.desk.membership.take(sender.host, checked.report.session, now):
+            self.desk.note("session_superseded", node=sender.host, reason=text)
         if not checked.struck:
             return []
-        return [Note("report_corrected", {"node": quote(event.sender.host), "reason": "; ".join(checked.struck[:4])})]
+        return [Note("report_corrected", {"node": quote(sender.host), "reason": "; ".join(checked.struck[:4])})]
 
     # ---- the lease
 

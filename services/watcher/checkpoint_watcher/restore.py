@@ -65,6 +65,8 @@ class Restorer:
         if record is None or record.spec is None or view is None or self.keeper.taking is not None:
             return
         epoch, decision = view.epoch, view.restore
+        if epoch is not None and epoch.released and not self._concerns(record, epoch):
+            self._let_go()
         if not self._concerns(record, epoch) or epoch is None or decision is None:
             return
         self._adopt(record, decision, view.plan)
@@ -222,6 +224,10 @@ class Restorer:
 
     def _concerns(self, record: SessionRecord, epoch: EpochRecord | None) -> bool:
         return epoch is not None and any(member.session == record.id for member in epoch.members)
+
+    def _let_go(self) -> None:
+        """The job went on without this session: nothing is held or fetched for it any more."""
+        self.stamp, self._save, self._shards = ZERO, None, ()
 
     def _open(self) -> bool:
         """Whether there is anything to do: also after the deadline, so that the next try goes on."""

@@ -372,6 +372,28 @@ def test_s33_of_two_sessions_of_a_rank_the_later_wins() -> None:
     assert old.id in bench.store.snapshot(JOB).hashes["epoch"]["refused"]
 
 
+def test_s33_late_words_of_an_earlier_life_silence_nobody() -> None:
+    bench, nodes = running(2)
+    one = bench.coordinators[0]
+    before = nodes[0].session
+    assert before is not None
+    ghost = Session(id=SessionId("ghost"), spec=before.spec, state=SessionState.OPEN)
+    party = Party(host=nodes[0].host, service=Service.WATCHER, incarnation=Incarnation("node-0-life-0"))
+    one.hear(ReportReceived(party, NodeReport(version=6, session=ghost)))
+    commit(bench, nodes, 1)
+    assert [note.fields["node"] for note in one.said("report_of_earlier_life")] == ["node-0"]
+    assert bench.store.snapshot(JOB).hashes["node:0"]["session"] == before.id
+
+
+def test_a_host_that_begins_a_new_life_is_heard_at_once() -> None:
+    bench, nodes = running(2)
+    nodes[0].start()
+    save = nodes[0].save(1)
+    nodes[1].save(1)
+    assert bench.run(3, lambda: str(save) in bench.committed())
+    assert bench.coordinators[0].said("report_of_earlier_life") == []
+
+
 def test_law_7_a_superseded_session_is_remembered_over_two_take_overs_before_anybody_reports() -> None:
     bench, nodes = running(2)
     commit(bench, nodes, 1)

@@ -3,13 +3,13 @@
 import msgspec
 
 from checkpoint_replicator.fence import Stamp
-from checkpoint_replicator.ids import Epoch, Incarnation, Rank, Worker
+from checkpoint_replicator.ids import Epoch, Host, Incarnation, Rank, SessionId, Worker
 from checkpoint_replicator.messages import (
     Fetch,
     FetchState,
     TransferReport,
 )
-from checkpoint_replicator.records import KeepList, Outcome, ShardPlan
+from checkpoint_replicator.records import KeepList, Member, Outcome, ShardPlan
 from checkpoint_replicator.save import ShardKey
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
@@ -159,6 +159,29 @@ def test_the_save_being_restored_is_not_dropped(shell: WatcherShell) -> None:
     )
     shell.read(view)
     assert tag(3) in shell.disk.held
+
+
+def test_what_the_job_restored_without_a_failed_session_is_dropped_there_and_not_fetched(shell: WatcherShell) -> None:
+    shell.disk.hold(tag(3), "3/0/0")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    restoring(shell, tag(3), tag(3, worker=1))
+    shell.wait(290)
+    assert shell.transfer.fetches
+    shell.read(
+        shell.view_of(
+            outcome=Outcome.RESTORE,
+            save=save(3),
+            number=3,
+            counter=3,
+            released=True,
+            members=(Member(rank=Rank(0), host=Host("other"), session=SessionId("other")),),
+            keep=KeepList(stamp=Stamp(1, Epoch(3), 3), upto=save(9)),
+        )
+    )
+    shell.wait(15)  # one stock-taking
+    assert shell.transfer.fetches == ()
+    assert tag(3) not in shell.disk.held
 
 
 def test_content_that_stands_under_another_name_gets_its_own_before_it_counts(shell: WatcherShell) -> None:
