@@ -18,11 +18,22 @@ RANKS = (0, 1)
 
 
 class Evidence(msgspec.Struct):
-    """All there is at one moment, while every service stands still."""
+    """All there is at one moment, while every service stands still.
+
+    Attributes:
+        undone: what people went back behind: saves above the first line, up to the second.
+        forgotten: people ordered that what was committed up to this save does not count.
+    """
 
     disks: Sequence[Disk]
     backups: Sequence[Backup]
     index: Index
+    undone: tuple[Line, Line] | None = None
+    forgotten: Line | None = None
+
+    def counts(self, save: Line) -> bool:
+        """Tell whether people did not go back behind a save."""
+        return self.undone is None or not self.undone[0] < save <= self.undone[1]
 
     def whole(self, save: Line) -> bool:
         """Tell whether every shard of a save is on some disk, or all of it in one backup."""
@@ -34,7 +45,7 @@ class Evidence(msgspec.Struct):
         """The newest whole save: what a restart must bring back."""
         saves = {one.save for disk in self.disks for one in disk.named.values()}
         saves |= {backup.order for backup in self.backups if backup.order is not None}
-        return max(filter(self.whole, saves), default=None)
+        return max((save for save in saves if self.counts(save) and self.whole(save)), default=None)
 
     def bytes_of(self, save: Line, rank: int) -> Saved | None:
         """Say whose bytes somebody would be given for this shard."""
@@ -44,11 +55,15 @@ class Evidence(msgspec.Struct):
 
     @property
     def committed(self) -> Line | None:
-        """The newest save that anybody ever called committed, whoever it is."""
+        """The newest save that anybody ever called committed, whoever it is, as long as people let it count."""
         claims = [self.index.upto, *(disk.committed for disk in self.disks)]
         claims += [save for save, fields in self.index.steps.items() if fields.get("state") == "committed"]
         claims += [one.save for disk in self.disks for one in disk.named.values() if one.committed]
-        return max(filter(None, claims), default=None)
+        return max((claim for claim in claims if claim and not self.excused(claim)), default=None)
+
+    def excused(self, save: Line) -> bool:
+        """Tell whether people ordered that this save need not be there although it was committed."""
+        return not self.counts(save) or (self.forgotten is not None and save <= self.forgotten)
 
 
 class Auditor:
@@ -63,6 +78,25 @@ class Auditor:
         self._harmed: set[int] = set()
         self._forgiven: set[tuple[Line, int]] = set()
         self._lives: dict[Line, int] = {}
+        self._emptied = False
+        self.undone: tuple[Line, Line] | None = None
+        self.forgotten: Line | None = None
+
+    def go_back(self, to: Line) -> None:
+        """People order that this save is restored, whatever was saved since."""
+        assert self._before is not None
+        self.undone = to, max(one.save for disk in self._before.disks for one in disk.named.values())
+
+    def forget(self, *, ramdisks: bool) -> None:
+        """People order that the job is forgotten: as the word of what was lost, or with all that its hosts hold."""
+        assert self._before is not None
+        self.forgotten = max(one.save for disk in self._before.disks for one in disk.named.values())
+        self._emptied = ramdisks
+        self.undone = None  # what people went back behind is forgotten too
+
+    def forgot(self) -> None:
+        """The job was forgotten and began anew: whatever goes from now on goes by the laws."""
+        self._emptied = False
 
     def wiped(self, node: int) -> None:
         """The test emptied this node: what stood there may be gone, and lack as a copy."""
@@ -99,7 +133,12 @@ class Auditor:
 
     def quiet(self, now: Evidence) -> list[str]:
         """Return what still differs from rest: all is protected, nothing is left over, and Redis tells the truth."""
-        found = [f"law 6: node-{node} still has {left}" for node, disk in enumerate(now.disks) for left in disk.left]
+        found = [
+            f"law 6: node-{node} still has {left}"
+            for node, disk in enumerate(now.disks)
+            for left in disk.left
+            if not _waits(left, now)
+        ]
         newest, index = now.newest, now.index
         if index.epoch.get("state") != "running" or index.epoch.get("released") != "true":
             found.append(f"law 6: the epoch is {index.epoch.get('state')}: {index.epoch.get('reason')}")
@@ -136,6 +175,8 @@ class Auditor:
 
     def _lines(self, now: Evidence) -> Iterator[str]:
         """Shards of different lives never form one save, and the first draft of a step is the one that counts."""
+        # Epoch 0 is what nobody knows the epoch of: its step may be one of many lives, one after another.
+        self._lives = {save: life for save, life in self._lives.items() if save[0]}
         for disk in now.disks:
             for one in disk.named.values():
                 whose = disk.contents.get(one.address)
@@ -157,6 +198,8 @@ class Auditor:
         index = now.index
         for save, fields in index.steps.items():
             if fields.get("state") != "committed" or (index.upto is not None and save < index.upto):
+                continue
+            if not now.counts(save) or self._gone(save):
                 continue
             for node, disk in enumerate(now.disks):
                 if (save, node) in self._forgiven or fields.get("copies") == "0":
@@ -192,7 +235,7 @@ class Auditor:
                 continue
             for save in sorted({one.save for one in old.named.values()} - {one.save for one in new.named.values()}):
                 permitted = save in index.drop or (index.upto is not None and save < index.upto)
-                if not permitted:
+                if not permitted and now.counts(save) and not self._gone(save):
                     yield f"law 5: node-{node} dropped {save}; committed up to {index.upto}, given up {index.drop}"
 
     def _went_back(self, before: Evidence, now: Evidence) -> Iterator[str]:
@@ -200,11 +243,22 @@ class Auditor:
         if now.index.fence < before.index.fence:
             yield f"law 7: the fence went from {before.index.fence} to {now.index.fence}"
         for node, (old, new) in enumerate(zip(before.disks, now.disks, strict=True)):
-            if node not in self._wiped and new.obeyed < old.obeyed:
+            if node not in self._wiped and new.obeyed < old.obeyed and not self._emptied:
                 yield f"law 7: node-{node} obeyed {old.obeyed} and now knows {new.obeyed} only"
         for old_save, new_save in pairwise([before.index.upto, now.index.upto]):
-            if old_save is not None and (new_save is None or new_save < old_save):
+            if old_save is not None and (new_save is None or new_save < old_save) and not now.excused(old_save):
                 yield f"law 7: committed went back from {old_save} to {new_save}"
+
+    def _gone(self, save: Line) -> bool:
+        """Tell whether people ordered that the hosts remove this save."""
+        return self._emptied and self.forgotten is not None and save <= self.forgotten
+
+
+def _waits(left: str, now: Evidence) -> bool:
+    """Tell whether this is of a partial that nobody can fill now: it stays for a day in case somebody comes back."""
+    part, _, rest = left.partition("/")
+    address = rest.partition("/")[0]
+    return part == "partial" and not any(address in disk.contents for disk in now.disks)
 
 
 def is_whole(backup: Backup) -> bool:

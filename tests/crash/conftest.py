@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from crash.points import CHOSEN, RARE, REACHABLE, choose, commit
+from crash.points import CHOSEN, REACHABLE, choose, commit
 from crash.report import Report
 from crash.scene import Scene, open_scene
 from crash.sequences import SEQUENCES
@@ -23,7 +23,7 @@ def chosen(config: pytest.Config) -> tuple[str, ...]:
         if part:
             names = tuple(name for name in names if part in name)
         elif not config.getoption("--all-crashes"):
-            names = tuple(choose((name for name in names if not name.startswith(RARE)), commit()))
+            names = tuple(choose(names, commit()))
         config.stash[WISHES] = names
     return config.stash[WISHES]
 

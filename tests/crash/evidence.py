@@ -80,7 +80,7 @@ class Backup(msgspec.Struct):
 
 
 class Index(msgspec.Struct):
-    """What Redis says; each a claim to be checked."""
+    """What Redis says; each a claim to be checked. `backups` are states by name."""
 
     fence: tuple[int, ...]
     epoch: Mapping[str, str]
@@ -91,6 +91,7 @@ class Index(msgspec.Struct):
     inventory: Mapping[int, frozenset[str]]
     last_backup: str
     lease: Mapping[str, Any]
+    backups: Mapping[str, str] = {}
 
 
 def read_disk(root: Path, ledger: Ledger) -> Disk:
@@ -102,7 +103,7 @@ def read_disk(root: Path, ledger: Ledger) -> Disk:
     ]
     left += [path.name for path in root.iterdir() if path.name.isdecimal() and not path.is_symlink()]
     return Disk(
-        named={str(path.relative_to(own)): _named(path) for path in sorted(own.glob("saves/*/*.json"))},
+        named={str(path.relative_to(own)): _named(path) for path in sorted(own.glob("saves/*/job-s*.json"))},
         metas={path.stem: path.read_text().strip() for path in root.glob("*.meta")},
         contents={path.stem: ledger.whose(path) for path in root.glob("*.data")},
         obeyed=_stamp(fence.get("obeyed")),
@@ -118,13 +119,13 @@ def read_disk(root: Path, ledger: Ledger) -> Disk:
 
 def read_backups(root: Path, ledger: Ledger) -> list[Backup]:
     """Look at every object of the backup store."""
-    return [_backup(path, ledger) for path in sorted((root / "job").iterdir())] if (root / "job").exists() else []
+    return [_backup(path, ledger) for path in sorted((root / "job").glob("*/"))]
 
 
 def read_index(url: str) -> Index:
     """Read the job's keys."""
     with redis.Redis.from_url(url, decode_responses=True) as client:
-        steps, inventory = {}, {}
+        steps, inventory, backups = {}, {}, {}
         prefix = "ckpt:{job}:"
         for key in client.scan_iter(f"{prefix}*", count=1000):
             kind, _, name = key.removeprefix(prefix).partition(":")
@@ -134,6 +135,8 @@ def read_index(url: str) -> Index:
             elif kind == "inventory":
                 fields = client.hgetall(key)
                 inventory[int(name)] = frozenset(fields) - {"host", "epoch"}
+            elif kind == "backup":
+                backups[name] = client.hget(key, "state") or ""
         keep = client.hgetall(f"{prefix}keep")
         fence = client.hgetall(f"{prefix}fence")
         return Index(
@@ -146,6 +149,7 @@ def read_index(url: str) -> Index:
             inventory=inventory,
             last_backup=client.hget(f"{prefix}lastbackup", "save") or "",
             lease=json.loads(client.get(f"{prefix}lease") or "{}"),
+            backups=backups,
         )
 
 

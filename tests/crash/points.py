@@ -9,10 +9,9 @@ import checkpoint_coordinator.failpoints
 import checkpoint_transfer.failpoints
 import checkpoint_uploader.failpoints
 import checkpoint_watcher.failpoints
-from checkpoint_coordinator.index import BY_PEOPLE
 from support.house import ROOT
 
-__all__ = ["CHOSEN", "EVERY", "RARE", "REACHABLE", "UNREACHED", "choose", "stage_of"]
+__all__ = ["CHOSEN", "EVERY", "REACHABLE", "UNREACHED", "choose", "stage_of"]
 
 CHOSEN: Final = 12
 """So many crashes and sequences together run with every commit; all run at night."""
@@ -24,6 +23,11 @@ LISTS: Final = {
 }
 EVERY: Final = tuple(f"{service} {point}" for service, points in LISTS.items() for point in points)
 
+GOING: Final = (
+    *("-forgetting", "-forgotten", "-wishes", "-epoch", "-keep", "-orders", "-steps", "-backups", "-lastbackup"),
+    *("-alive", "-step", "-backup", "-node", "-inventory", "-restore", "-events"),
+)
+"""Keys that go with a job."""
 WHERE: Final = {
     "watcher": {
         "Start": "recovering a naming",
@@ -43,6 +47,10 @@ WHERE: Final = {
         "PublishMarkers": "restarting",
         "Register": "restarting",
         "Follow": "handing over",
+        "AdoptStrays": "losing its names",
+        "ForgetJob": "forgetting",
+        "DropForeign": "making room",
+        "CallHelp": "cutting off",
     },
     "transfer": {
         "OpenPartial": "corrupting",
@@ -58,6 +66,8 @@ WHERE: Final = {
         "Begin seal": "backing up",
         "Begin manifest": "backing up",
         "Begin abandon": "leaving an order",
+        "Begin unforce": "going back",
+        "Cancel": "calling off",
         "OpenShard": "losing all nodes",
         "ReadLeaves": "losing all nodes",
         "SendTree": "losing all nodes",
@@ -69,10 +79,9 @@ WHERE: Final = {
         "ReadHosts": "handing over",
         "Write epoch": "restarting",
         "Write epoch=deciding": "restarting",
-        "Write epoch=restoring": "restarting",
+        "Write epoch=restoring": "replacing a node",
         "Write epoch=running": "restarting",
         "Write restore": "restarting",
-        "Write -orders": "handing over",
         "Write orders": "backing up",
         "Write backup=reserving": "backing up",
         "Write backup=uploading": "backing up",
@@ -84,65 +93,54 @@ WHERE: Final = {
         "Write node=open": "restarting",
         "Write node=running": "restarting",
         "Write alive": "restarting",
-        "Write inventory": "restarting",
         "Write node": "restarting",
+        "Write hold": "holding",
+        "Write -hold": "holding",
+        "Write wishes": "holding",
+        "Write forced": "ordering",
+        "Write -forced": "ordering",
+        "Write branch": "ordering",
+        "Write -branch": "going back",
+        "Write backup=superseded": "going back",
+        "Write backup=abandoned": "outgrowing",
+        "Write step=incomplete": "saving late",
+        "Write step=abandoned": "saving short",
+        "Write epoch=gathering": "forgetting",
+        "RemoveJob": "forgetting",
+        **{f"Write {key}": "forgetting" for key in ("forgetting", "forgotten", *GOING)},
     },
 }
 """Effect to its stage; the others lie on the way of a save."""
 ELSEWHERE: Final = {
     "transfer OpenPartial 12": "backing up",
+    "watcher Start 4": "recovering a sweep",
+    "watcher Start 5": "recovering a sweep",
+    "watcher PublishMarkers 10": "restarting after a wish",
 }
 """Points that their effect comes to in another stage only."""
 
 SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
-FORGET = "people order it, and the job is gone then"
-ORDERED = "people order it"
 UNREACHED: Final = {
-    "watcher PublishMarkers 10": "needs a marker's directory that was not made before",
-    "watcher Start 4": "needs a trash that was not emptied before",
-    "watcher Start 5": "needs a trash that was not emptied before",
-    "watcher AdoptStrays": "needs data of another replicator",
-    "watcher ForgetJob": FORGET,
-    "watcher Leave": FORGET,
-    "coordinator RemoveJob": FORGET,
-    "watcher DropForeign": "needs a full ramdisk",
-    "watcher CallHelp": "needs a node that reaches Redis and not its coordinator",
-    "transfer TrimPartials": SIMULATED,
-    "watcher ClaimSave 4": "needs the first claim of an epoch",
+    "watcher ClaimSave 4": "needs a save that goes just while it is taken",
+    **{
+        f"watcher AdoptStrays {place}": "its changes are made beside the others, and not numbered"
+        for place in range(2, 10)
+    },
+    **{f"watcher DropForeign {place}": "needs more saves of other jobs" for place in range(5, 10)},
+    "watcher Leave": "comes when a host forgot a job that it has no word of any more",
+    "transfer TrimPartials": "comes once in a while, whatever is done",
     "transfer ForgetPeer": SIMULATED,
-    "uploader Begin unforce": "people order it: it removes their restore.version",
-    "uploader Begin prune": "nobody orders it while retention is off",
-    "uploader Cancel": SIMULATED,
+    "uploader Begin prune": "no coordinator orders it yet",
     "uploader Quit": "ends the process by itself",
     "uploader CloseShard": "comes after a minute of idleness",
     "uploader SayNotYet": SIMULATED,
-    "coordinator Write epoch=gathering": "the first start of a job alone; see test_crash_points",
     "coordinator Write epoch=idle": "comes after a day",
-    "coordinator Write -restore": SIMULATED,
-    "coordinator Write step=incomplete": SIMULATED,
-    "coordinator Write step=mutated": SIMULATED,
-    "coordinator Write step=skipped": SIMULATED,
-    "coordinator Write step=abandoned": SIMULATED,
-    "coordinator Write -step": SIMULATED,
+    "coordinator Write step=mutated": "needs a trainer that writes into its save just while it is hashed",
+    "coordinator Write step=skipped": "needs a trainer that fills its own ramdisk",
     "coordinator Write backup": SIMULATED,
     "coordinator Write backup=listing": "never stands in a record with a name",
-    "coordinator Write backup=abandoned": SIMULATED,
-    "coordinator Write -backup": SIMULATED,
     "coordinator Write node=closed": SIMULATED,
-    "coordinator Write -node": SIMULATED,
-    "coordinator Write -alive": SIMULATED,
-    "coordinator Write -inventory": SIMULATED,
-    "coordinator Write backup=superseded": ORDERED,
-    **{f"coordinator Write {sign}{key}": ORDERED for key in ("wishes", *BY_PEOPLE) for sign in ("", "-")},
-    **{f"coordinator Write -{key}": FORGET for key in ("epoch", "keep", "steps", "backups", "lastbackup", "events")},
 }
-RARE: Final = (
-    "coordinator Write orders",
-    "coordinator Write -orders",
-    "coordinator Write inventory",
-    "coordinator Write epoch=restoring done",
-)
-"""These lie not every time on the way of their stage: they run at night, and are not chosen with a commit."""
 
 
 def effect_of(point: str) -> str:

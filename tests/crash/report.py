@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crash.scene import Scene
+from crash.points import UNREACHED
+from crash.scene import NotReachedError, Scene
 
 __all__ = ["Report"]
 
@@ -20,6 +21,7 @@ class Report:
         self.seed = seed
         self._folder = folder
         self.items: list[dict[str, str | float]] = []
+        self.missed: list[str] = []
 
     @contextmanager
     def item(self, kind: str, name: str, scene: Scene) -> Iterator[None]:
@@ -29,6 +31,8 @@ class Report:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, NotReachedError):
+                self.missed.append(name)
             verdict = str(error).partition("\n")[0][:500] or type(error).__name__
             scene.spoiled = True
             self._keep(name, scene)
@@ -55,8 +59,10 @@ class Report:
             f"{kind}s": {"run": total[kind, True] + total[kind, False], "passed": total[kind, True]}
             for kind in dict.fromkeys(item["kind"] for item in self.items)
         }
-        told = {"seed": self.seed, **summary, "items": self.items}
+        told = {"seed": self.seed, **summary, "missed": self.missed, "unreached": UNREACHED, "items": self.items}
         (folder / "crash.json").write_text(json.dumps(told, indent=1) + "\n")
         lines = [f"{kind}: {counts['passed']} of {counts['run']} passed" for kind, counts in summary.items()]
         lines += [f"  FAILED {one['name']}: {one['verdict']}" for one in self.items if one["verdict"] != "passed"]
+        lines.append(f"not reached, and ought to be: {', '.join(self.missed) or 'none'}")
+        lines += ["no stage comes to:", *(f"  {point}: {why}" for point, why in UNREACHED.items())]
         (folder / "crash.txt").write_text("\n".join(lines) + "\n")

@@ -12,20 +12,29 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from checkpoint_replicator import failpoint
+from checkpoint_replicator.bus.zeromq import ZeroMQBus
+from checkpoint_replicator.cli.order import order
 from checkpoint_replicator.cluster import Cluster, node_services
 from checkpoint_replicator.demo.contract import announce, wait_for_markers
 from checkpoint_replicator.demo.trainer import Plan
+from checkpoint_replicator.messages import Wish
+from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.supervisor import Condition, Supervisor
+from checkpoint_replicator.wishes import WishKind
 from crash.auditor import RANKS, Auditor, Evidence
 from crash.content import Ledger, Saved, write_step
 from crash.evidence import Index, Line, read_backups, read_disk, read_index
 
-__all__ = ["Scene", "open_scene"]
+__all__ = ["QUOTA", "NotReachedError", "Scene", "open_scene"]
 
 T = TypeVar("T")
 
 JOB: Final = "job"
+QUOTA: Final = 256 << 20
+"""Bytes that a ramdisk may hold."""
 FRAMEWORK: Final = "pytorch.distributed"
 PATIENCE: Final = 30.0
 """Seconds for anything to come; what takes as long is stuck."""
@@ -117,6 +126,15 @@ class Scene:
         assert len(saves) == 1, f"law 2: ranks were handed different saves: {found}"
         return next(iter(saves))
 
+    async def begin_other(self, node: int, job: str) -> None:
+        """Start a job of one trainer in a node's place."""
+        plan = Plan(local=self.local(node), job=job, rank=0, nodes=1, peers=0, framework=FRAMEWORK)
+        await asyncio.to_thread(announce, plan.local, plan.yaml, PATIENCE)
+        markers = await asyncio.to_thread(wait_for_markers, plan.local, job, 0, 1, PATIENCE)
+        assert markers.step is None
+        for marker in markers.by_worker.values():
+            marker.unlink()
+
     def _restore(self, rank: int) -> Saved | None:
         local = self.local(rank)
         plan = Plan(local=local, job=JOB, rank=rank, nodes=len(RANKS), framework=FRAMEWORK)
@@ -135,11 +153,27 @@ class Scene:
     def save(self, *, wish: bool = False, again: bool = False) -> int:
         """Let all trainers save the next step, or the last one once more with other bytes; does not wait."""
         self.step += not again
-        self.saved = True
         for rank in RANKS:
-            saved = Saved(self.life, self.step, rank, draft=int(again))
-            write_step(self.local(rank), self.step, self.ledger.enter(saved, wish=wish))
+            self.save_one(rank, wish=wish, again=again)
         return self.step
+
+    def save_one(self, rank: int, *, wish: bool = False, again: bool = False) -> None:
+        """Let one trainer save the present step."""
+        self.saved = True
+        saved = Saved(self.life, self.step, rank, draft=int(again))
+        write_step(self.local(rank), self.step, self.ledger.enter(saved, wish=wish))
+
+    # ---- what people do
+
+    async def order(self, kind: WishKind, *, job: str = JOB, **what: object) -> str:
+        """Order something as a command does; returns what became of it."""
+        store, bus = RedisManifestStore(self.redis), ZeroMQBus(linger=0.2)
+        try:
+            wish = msgspec.structs.replace(Wish(id="", kind=kind, until=0), **what)
+            return await order(store, bus, job, wish, seconds=PATIENCE, tell=lambda _: None)
+        finally:
+            await bus.close()
+            await store.close()
 
     # ---- what befalls services
 
@@ -171,7 +205,7 @@ class Scene:
         """The machine of a node is lost with its ramdisk, and an empty one comes in its place."""
         names = node_services(node)
         await self.kill(names)
-        assert self.look() == []
+        self.judge()
         self.auditor.wiped(node)
         for path in self.local(node).iterdir():
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
@@ -248,6 +282,8 @@ class Scene:
                 disks=[read_disk(self.local(node), self.ledger) for node in RANKS],
                 backups=read_backups(self.backups, self.ledger),
                 index=self.index(),
+                undone=self.auditor.undone,
+                forgotten=self.auditor.forgotten,
             )
 
     @property
@@ -258,6 +294,11 @@ class Scene:
     def look(self) -> list[str]:
         """Let the auditor look; returns the breaches."""
         return self.auditor.look(self.evidence())
+
+    def judge(self) -> None:
+        """Fail where the auditor finds a breach."""
+        breaches = self.look()
+        assert not breaches, "; ".join(breaches)
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -302,8 +343,7 @@ class Scene:
         while self.index().epoch.get("released") != "true" or (missing := self.auditor.quiet(self.evidence())):
             assert time.monotonic() < ends, f"not at rest within {PATIENCE:g} s: {missing}"
             await asyncio.sleep(5 * POLL)
-        breaches = self.look()
-        assert breaches == []
+        self.judge()
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
@@ -325,6 +365,7 @@ async def open_scene() -> AsyncIterator[Scene]:
         directory=base,
         nodes=len(RANKS),
         backup=f"file://{base}/backup",
+        ramdisk_size=f"{QUOTA}B",
         settings=dict.fromkeys(("coordinator", "watcher", "transfer", "uploader"), times),
     )
     redis, programs = cluster.lay_out(random.Random())

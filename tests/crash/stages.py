@@ -1,12 +1,18 @@
 """What is done to a cluster so that it comes to a point: each from rest to rest, and it must succeed whoever dies."""
 
+import asyncio
 import shutil
+import signal
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 from checkpoint_replicator.cluster import node_services
+from checkpoint_replicator.ramdisk.room import usage
+from checkpoint_replicator.save import parse_save
+from checkpoint_replicator.wishes import WishKind
+from crash.content import LEAVES, Saved, write_step
 from crash.evidence import Line
-from crash.scene import Scene
+from crash.scene import QUOTA, Scene
 
 __all__ = ["STAGES", "Stage", "corrupt"]
 
@@ -151,6 +157,198 @@ async def leaving_an_order(scene: Scene) -> None:
     )
 
 
+# ---- what people order
+
+
+async def holding(scene: Scene) -> None:
+    """People look: saves are committed and none goes, until they end the hold."""
+    await scene.order(WishKind.HOLD, reason="we look")
+    before = scene.evidence()
+    scene.save()
+    await scene.committed()
+    for old, new in zip(before.disks, scene.evidence().disks, strict=True):
+        assert old.named.keys() <= new.named.keys(), "law 5: a save went although the job is held"
+    await scene.order(WishKind.RESUME)
+    await scene.rest()
+
+
+async def ordering(scene: Scene) -> None:
+    """People order a save, take it back, and order it again: the next start has it, and the job goes on from there."""
+    expected, save = newest(scene), parse_save("{}.{}".format(*scene.evidence().newest or ()))
+    await scene.order(WishKind.RESTORE, save=save)
+    await scene.order(WishKind.WITHDRAW)
+    await scene.order(WishKind.RESTORE, save=save)
+    assert await scene.restore() == expected
+    await saving(scene)
+
+
+async def beginning_anew(scene: Scene) -> None:
+    """People order a fresh start: nothing is restored although something was committed."""
+    scene.judge()
+    scene.auditor.go_back((0, 0))
+    await scene.order(WishKind.RESTORE, none=True)
+    assert await scene.restore() is None
+    await saving(scene)
+
+
+async def backing_up_twice(scene: Scene) -> None:
+    """Two verified backups lie in the store."""
+    await backing_up(scene)
+    await backing_up(scene)
+
+
+async def going_back(scene: Scene) -> None:
+    """`restore.version` names the backup before the last one: it is restored, and the file goes with the next one."""
+    await backing_up_twice(scene)
+    [*_, chosen, _] = [one for one in scene.evidence().backups if one.state == "complete"]
+    assert chosen.order is not None
+    scene.judge()
+    scene.auditor.go_back(chosen.order)
+    expected = newest(scene)
+    order = scene.backups / "job" / "restore.version"
+    order.write_text(chosen.name)
+    assert await scene.restore() == expected
+    await backing_up(scene)
+    await scene.until("the order to be removed", lambda: not order.exists() or None)
+    await scene.until("a backup to count no more", lambda: "superseded" in scene.index().backups.values() or None)
+    await scene.rest()
+
+
+async def forgetting(scene: Scene) -> None:
+    """People forget the job, first what was committed, then all that its hosts have; it begins anew."""
+    scene.judge()
+    scene.auditor.forget(ramdisks=False)
+    await scene.order(WishKind.FORGET, force=True)
+    scene.judge()
+    scene.auditor.forget(ramdisks=True)
+    await scene.order(WishKind.FORGET, ramdisks=True, force=True)
+    expected = newest(scene)  # backups stay
+    assert await scene.restore() == expected
+    scene.auditor.forgot()
+    await saving(scene)
+
+
+# ---- what befalls nodes
+
+
+async def losing_its_names(scene: Scene) -> None:
+    """A node loses `.replicator` and keeps what it shows: its bytes tell what they are."""
+    expected = newest(scene)
+    names = node_services(1)
+    await scene.kill(names)
+    scene.judge()
+    scene.auditor.wiped(1)
+    shutil.rmtree(scene.local(1) / ".replicator")
+    await scene.start(names)
+    assert await scene.restore() == expected
+    await scene.rest()
+
+
+async def cutting_off(scene: Scene) -> None:
+    """The coordinator stands still for so long that nodes call for help, and goes on."""
+    active = scene.active
+    scene.signal(active, signal.SIGSTOP)
+    await asyncio.sleep(1.8)
+    scene.signal(active, signal.SIGCONT)
+    await saving(scene)
+
+
+async def saving_late(scene: Scene) -> None:
+    """One trainer saves long after the other: the save waits for it."""
+    scene.step += 1
+    scene.save_one(0)
+    await step_is(scene, "incomplete")
+    scene.save_one(1)
+    await scene.committed()
+
+
+async def saving_short(scene: Scene) -> None:
+    """One trainer does not save a step: that never counts, and the next one does."""
+    scene.step += 1
+    scene.save_one(0)
+    await step_is(scene, "saving")
+    await saving(scene)
+    await scene.until("a save to be given up", lambda: "abandoned" in states(scene) or None)
+
+
+def states(scene: Scene) -> set[str]:
+    """What Redis says of saves."""
+    return {fields.get("state", "") for fields in scene.index().steps.values()}
+
+
+async def step_is(scene: Scene, state: str) -> None:
+    """Wait until Redis says this of the last step."""
+    await scene.until(
+        f"a save to be {state}", lambda: scene.index().steps.get(scene.last, {}).get("state") == state or None
+    )
+
+
+async def outgrowing(scene: Scene) -> None:
+    """An upload is under way when both uploaders die, another save comes, and then another coordinator."""
+    await scene.until("a newer save to be committed", lambda: scene.index().upto == scene.last or None)
+    active = scene.active
+    await scene.terminate(active)
+    await scene.start([active, *UPLOADERS])
+    await scene.backed_up()
+    await scene.rest()
+
+
+async def outgrown(scene: Scene) -> None:
+    """Let both uploaders die amid a backup, and save the next step."""
+    scene.arm("uploader Begin upload before")
+    scene.save(wish=True)
+    await scene.death()
+    await scene.kill(UPLOADERS)
+    scene.save()
+
+
+UPLOADERS: Final = ("node-0-uploader", "node-1-uploader")
+
+
+async def calling_off(scene: Scene) -> None:
+    """Uploaders stand still amid a backup, and hear of the next step of it and at once that the job is held."""
+    scene.save(wish=True)
+    begun = {"reserving", "uploading", "sealing"}
+    await scene.until("a backup to begin", lambda: not begun.isdisjoint(scene.index().backups.values()) or None)
+    for name in UPLOADERS:
+        scene.signal(name, signal.SIGSTOP)
+    await asyncio.sleep(0.5)  # what they are to do comes to them meanwhile
+    await scene.order(WishKind.HOLD)
+    for name in UPLOADERS:
+        scene.signal(name, signal.SIGCONT)
+    await scene.order(WishKind.RESUME)
+    await scene.backed_up()
+    await scene.rest()
+
+
+async def making_room(scene: Scene) -> None:
+    """The ramdisk is full, and another job's save goes for that of this one."""
+    local = scene.local(1)
+    ballast = local / "ballast"
+    with ballast.open("wb") as file:
+        file.truncate(QUOTA - LEAVES - usage(local))
+    gone = local / ".replicator" / "saves"
+    try:
+        await scene.until("another job's save to go", lambda: not [*gone.glob("*/other*")] or None)
+    finally:
+        ballast.unlink()
+    (local / "replicator.errors").unlink(missing_ok=True)
+    await saving(scene)
+
+
+async def sharing(scene: Scene) -> None:
+    """Another job saves on node 1, ends, and this job comes back."""
+    expected = newest(scene)
+    local, job = scene.local(1), f"other-{scene.life}"
+    await scene.begin_other(1, job)
+    other = Saved(-scene.life, 1, 0)
+    write_step(local, 1, scene.ledger.enter(other))
+    named = local / f"{job}-s1-n0-w0.meta"
+    await scene.until("another job's save to be named", lambda: named.exists() or None)
+    assert await scene.restore() == expected
+    await scene.rest()
+
+
 def dying(point: str) -> Act:
     """Let a process die amid something, and stay dead; whoever starts it finds what it left."""
 
@@ -158,9 +356,16 @@ def dying(point: str) -> Act:
         scene.arm(point)
         scene.save()
         await scene.death()
-        assert scene.look() == []
+        scene.judge()
 
     return prepare
+
+
+async def littering(scene: Scene) -> None:
+    """All services of a node die amid the emptying of a trash."""
+    await scene.kill(node_services(1))
+    for number in range(8):
+        (scene.local(1) / ".replicator" / "trash" / f"left-{number}").mkdir()
 
 
 async def reviving(scene: Scene) -> None:
@@ -183,6 +388,20 @@ STAGES: Final[Mapping[str, Stage]] = {
     "handing over": Stage(handing_over),
     "rebooting": Stage(rebooting),
     "leaving an order": Stage(leaving_an_order, backing_up),
+    "restarting after a wish": Stage(restarting, backing_up),
+    "holding": Stage(holding),
+    "ordering": Stage(ordering),
+    "beginning anew": Stage(beginning_anew),
+    "going back": Stage(going_back),
+    "forgetting": Stage(forgetting, backing_up),
+    "losing its names": Stage(losing_its_names),
+    "cutting off": Stage(cutting_off),
+    "saving late": Stage(saving_late),
+    "saving short": Stage(saving_short),
+    "outgrowing": Stage(outgrowing, outgrown),
+    "calling off": Stage(calling_off),
+    "making room": Stage(making_room, sharing),
+    "recovering a sweep": Stage(reviving, littering),
     "recovering a naming": Stage(reviving, dying("watcher NameShard 6")),
     "recovering a dropping": Stage(reviving, dying("watcher DropSaves 4")),
     "recovering a copy": Stage(reviving, dying("transfer NameShard 6")),

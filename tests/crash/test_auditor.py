@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from crash.auditor import RANKS, Auditor, Evidence
@@ -212,9 +213,51 @@ def test_stamps_and_commits_that_go_back_are_breaches(town: Town) -> None:
     assert "committed went back" in found
 
 
-@pytest.mark.parametrize("left", ["claims/1/job-s1-n0-w0", "partial/D0/bitmap", "trash/x"])
+@pytest.mark.parametrize("left", ["claims/1/job-s1-n0-w0", "partial/{address}/bitmap", "trash/x"])
 def test_what_is_left_over_is_no_rest(town: Town, left: str) -> None:
+    left = left.format(address=the(town.root / "node-1", "*.data").stem)
     path = town.root / "node-0/.replicator" / left
     path.parent.mkdir(parents=True)
     path.touch()
     assert f"law 6: node-0 still has {left}" in Auditor().quiet(town.look())
+
+
+def test_a_partial_that_nobody_can_fill_may_wait_for_who_does(town: Town) -> None:
+    path = town.root / "node-0/.replicator/partial/D0/bitmap"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert Auditor().quiet(town.look()) == []
+
+
+def unname_all(town: Town, node: int) -> None:
+    for path in town.root.glob(f"node-{node}/.replicator/saves/*/*"):
+        path.unlink()
+
+
+def test_what_people_went_back_behind_may_go_and_is_not_the_newest(town: Town) -> None:
+    auditor = Auditor()
+    town.commit(SECOND)
+    auditor.look(town.look())
+    auditor.go_back(FIRST)
+    town.index.upto, town.index.steps = FIRST, {}
+    for path in town.root.glob("node-*/.replicator/saves/1/job-s2-*"):
+        path.unlink()
+    now = msgspec.structs.replace(town.look(), undone=auditor.undone)
+    assert auditor.look(now) == []
+    assert now.newest == FIRST
+
+
+def test_what_people_had_forgotten_need_not_be_there_and_only_with_all_that_hosts_hold_it_may_go(town: Town) -> None:
+    auditor = Auditor()
+    (town.root / "backup/job/2026-01-01_00-00/MANIFEST.json").unlink()
+    auditor.look(town.look())
+    town.index.upto, town.index.steps = None, {}
+    for ramdisks in (False, True):
+        auditor.forget(ramdisks=ramdisks)
+        assert auditor.look(msgspec.structs.replace(town.look(), forgotten=auditor.forgotten)) == []
+        unname_all(town, int(ramdisks))
+        found = auditor.look(msgspec.structs.replace(town.look(), forgotten=auditor.forgotten))
+        assert bool(found) is not ramdisks
+        town.commit(FIRST)
+        town.index.upto, town.index.steps = None, {}
+        auditor.look(msgspec.structs.replace(town.look(), forgotten=auditor.forgotten))

@@ -10,6 +10,7 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.restore import ordered_fault
 from checkpoint_coordinator.witness import silent, trace
 from checkpoint_replicator.backup import is_backup_name
+from checkpoint_replicator.ids import Host
 from checkpoint_replicator.messages import Wish
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.wishes import (
@@ -105,7 +106,7 @@ class Wishes:
             case WishKind.RESUME:
                 self._resume(wish, now)
             case WishKind.FORGET:
-                self._forget(wish, now)
+                return self._forget(wish, now)
             case other:
                 self._refuse(wish, f"{other[:MOST_ID]!r} cannot be ordered, expected {', '.join(WishKind)}", now)
         return True
@@ -202,12 +203,18 @@ class Wishes:
 
     # ---- forgetting
 
-    def _forget(self, wish: Wish, now: float) -> None:
+    def _forget(self, wish: Wish, now: float) -> bool:
+        """Nothing is taken for the absence of data, or of trainers, before every host was heard that may have some."""
         desk = self._desk
+        unheard = self._unheard()
+        if unheard and desk.wall(now) < wish.until - LATEST:
+            return False
         reason = self._busy(wish)
+        if not reason and unheard:
+            reason = f"{', '.join(unheard[:MOST_NAMED])} did not report yet; order it again"
         if reason:
             self._refuse(wish, reason, now)
-            return
+            return True
         newest = trace(desk)
         holders = sorted(h for h in desk.live if desk.holds_anything(h))
         if wish.ramdisks or not holders:
@@ -215,7 +222,7 @@ class Wishes:
             self._given = (*self._given[-1:], desk.state.forgetting)
             desk.note("forgetting", wish=wish.id, hosts=" ".join(holders))
             self.answer(wish.id, wish.kind, WishState.TAKEN, "waiting for the hosts", now)
-            return
+            return True
         if newest is not None:
             desk.state.forgotten = Forgotten(upto=newest, since=round(desk.wall(now), 3))
         desk.state.saves.clear()
@@ -225,6 +232,15 @@ class Wishes:
         kept = f"{', '.join(holders[:MOST_NAMED])}{' and more' if len(holders) > MOST_NAMED else ''}"
         reason = f"what was committed does not count as lost any more; {kept} still hold its session or data"
         self.answer(wish.id, wish.kind, WishState.DONE, reason, now)
+        return True
+
+    def _unheard(self) -> list[Host]:
+        """Name hosts that this coordinator did not hear all of yet, and that are not lost."""
+        desk = self._desk
+        late = {host for host in desk.live if not desk.hearing.voices[host].fresh}
+        if desk.patient:
+            late |= ({member.host for member in desk.members} | desk.listed()) - desk.hearing.voices.keys()
+        return sorted(late)
 
     def _busy(self, wish: Wish) -> str:
         """Say why the job must not be forgotten; empty when it may be."""

@@ -383,6 +383,25 @@ def test_forgetting_turns_lost_into_none() -> None:
     assert bench.restore.warning == "no checkpoint anywhere; people had save 1.1 forgotten"
 
 
+def test_a_new_coordinator_forgets_nothing_before_it_heard_the_hosts() -> None:
+    bench, nodes = trained(1)
+    bench.coordinators[0].paused = True
+    for node in nodes:
+        node.alive = False
+    second = bench.coordinator("c2")
+    assert bench.run(15, lambda: second.machine.active)
+    ident = bench.wish("forget", force=True)
+    bench.run(2)
+    assert bench.answer(ident) is None
+    for node in nodes:
+        node.alive = True
+    bench.run(5)
+    answer = bench.answer(ident)
+    assert answer is not None
+    assert "node-0, node-1 still hold its session or data" in answer.reason
+    assert all(node.held for node in nodes)
+
+
 def test_forgetting_does_not_hide_what_is_whole() -> None:
     bench, nodes = trained(1)
     assert bench.ordered("forget", force=True).state == "done"
