@@ -73,6 +73,14 @@ class Laws:
         self.truth.setdefault((save, key), content.address)
         self.shapes[save] = self.training.shape
 
+    def _saved_as(self, save: Save, key: ShardKey) -> set[Address]:
+        """What trainers saved under this name; what is found without its session is of epoch 0, whatever it was."""
+        if (save, key) in self.truth:
+            return {self.truth[save, key]}
+        if save.epoch:
+            return set()
+        return {address for (one, of), address in self.truth.items() if one.step == save.step and of == key}
+
     def _remembered(self, save: Save, key: ShardKey) -> bool:
         """Whether anything of a shard is left; numbers of epochs may come again when all that knew of them is gone."""
         if save in self.backed_up:
@@ -143,7 +151,7 @@ class Laws:
         if set(shards) != wanted:
             raise LawBrokenError(4, f"save {save} was committed with {len(shards)} of {len(wanted)} shards")
         for shard, address in shards.items():
-            if self.truth.get((save, shard)) != address:
+            if address not in self._saved_as(save, shard):
                 raise LawBrokenError(1, f"save {save} was committed with other bytes of {shard} than were saved")
             hosts = self.named_on[save, shard, address]
             least = 1 if restored else 1 + self._required(process, shape)
@@ -349,8 +357,7 @@ class Laws:
     def _right(self, save: Save, key: ShardKey, shape: Shape) -> set[Address]:
         """What a worker may get of a save: its own shard, or that of a twin of its column."""
         twins = self._twins(key, self.shapes.get(save, shape))
-        found = {self.truth.get((save, twin)) for twin in twins}
-        return {address for address in found if address is not None}
+        return {address for twin in twins for address in self._saved_as(save, twin)}
 
     def _twins(self, key: ShardKey, shape: Shape) -> set[ShardKey]:
         """Who of a shape saves what this worker saves, itself included."""
