@@ -11,7 +11,7 @@ from checkpoint_replicator.session import SessionState
 
 __all__ = ["CHANGES", "KEYS", "POINTS"]
 
-KEYS: Final = (*OURS, *(family.removesuffix(":") for family in (*FAMILIES, DECISION)), "events")
+KEYS: Final = (*sorted(OURS), *(family.removesuffix(":") for family in (*FAMILIES, DECISION)), "events")
 STATES: Final = {"epoch": EpochState, "step": SaveState, "backup": Phase, "node": SessionState}
 CHANGES: Final[dict[str, int | None]] = {
     "AcquireLease": 1,
