@@ -148,6 +148,13 @@ class Desk:
         """Return the hosts whose registration says that they have data of the job."""
         return {host for host, record in self.registered.items() if self.job in record.jobs}
 
+    def unheard(self) -> set[Host]:
+        """Return the hosts that may have something of the job, are not lost, and were not heard under this lease."""
+        late = {host for host in self.live if not self.hearing.voices[host].fresh}
+        if self.patient:
+            late |= ({member.host for member in self.members} | self.listed()) - self.hearing.voices.keys()
+        return late
+
     def reports(self) -> dict[Host, tuple[tuple[Held, ...], Peer | None]]:
         """Return what live hosts hold, and how they are reached."""
         found = ((host, self.hearing.voices[host].report) for host in self.live)

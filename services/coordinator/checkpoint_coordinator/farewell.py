@@ -54,10 +54,7 @@ class Farewell:
     def _late(self) -> list[Host]:
         """Name live hosts that have something, and registered ones that were not heard yet and are not lost."""
         desk = self._desk
-        late = {host for host in desk.live if not desk.hearing.voices[host].fresh or desk.holds_anything(host)}
-        if desk.patient:
-            late |= desk.listed() - desk.hearing.voices.keys()
-        return sorted(late)
+        return sorted(desk.unheard() | {host for host in desk.live if desk.holds_anything(host)})
 
     def _comes_back(self) -> str:
         """Say whose trainer wants the job again; empty when nobody's."""

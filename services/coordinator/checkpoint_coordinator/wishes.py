@@ -10,7 +10,6 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.restore import ordered_fault
 from checkpoint_coordinator.witness import silent, trace
 from checkpoint_replicator.backup import is_backup_name
-from checkpoint_replicator.ids import Host
 from checkpoint_replicator.messages import Wish
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.wishes import (
@@ -206,7 +205,7 @@ class Wishes:
     def _forget(self, wish: Wish, now: float) -> bool:
         """Nothing is taken for the absence of data, or of trainers, before every host was heard that may have some."""
         desk = self._desk
-        unheard = self._unheard()
+        unheard = sorted(desk.unheard())
         if unheard and desk.wall(now) < wish.until - LATEST:
             return False
         reason = self._busy(wish)
@@ -233,14 +232,6 @@ class Wishes:
         reason = f"what was committed does not count as lost any more; {kept} still hold its session or data"
         self.answer(wish.id, wish.kind, WishState.DONE, reason, now)
         return True
-
-    def _unheard(self) -> list[Host]:
-        """Name hosts that this coordinator did not hear all of yet, and that are not lost."""
-        desk = self._desk
-        late = {host for host in desk.live if not desk.hearing.voices[host].fresh}
-        if desk.patient:
-            late |= ({member.host for member in desk.members} | desk.listed()) - desk.hearing.voices.keys()
-        return sorted(late)
 
     def _busy(self, wish: Wish) -> str:
         """Say why the job must not be forgotten; empty when it may be."""
