@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from checkpoint_coordinator.border import Checked
 from checkpoint_replicator.ids import Host, Incarnation
 from checkpoint_replicator.liveness import Life, Progress, is_common_fault, life, moved
 from checkpoint_replicator.messages import NodeReport, Party
@@ -50,12 +51,12 @@ class Hearing:
 
     Attributes:
         voices: what counts of each host.
-        doubts: what a second voice of a host said last, until it is known which of the two is the later.
+        doubts: what a second voice of a host said last, checked, until it is known which of the two is the later.
     """
 
     def __init__(self, times: Times) -> None:
         self.voices: dict[Host, Voice] = {}
-        self.doubts: dict[Host, tuple[Party, NodeReport]] = {}
+        self.doubts: dict[Host, tuple[Party, Checked]] = {}
         self._times = times
         self._old: dict[Incarnation, Host] = {}
         self._shards = 0
@@ -153,6 +154,7 @@ class Hearing:
         """Ask for full reports: what was heard before a new lease is not a complete view any more."""
         for voice in self.voices.values():
             voice.fresh = False
+        self.doubts.clear()
 
     def taken(self) -> dict[str, int]:
         """Return which report of each watcher was taken up, for the beacon."""

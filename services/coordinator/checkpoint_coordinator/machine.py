@@ -221,7 +221,7 @@ class CoordinatorMachine:
         if isinstance(checked, str):
             return [Note("report_refused", {"node": quote(event.sender.host), "reason": quote(checked)})]
         if self._is_doubtful(event.sender, now):
-            self.desk.hearing.doubts[event.sender.host] = event.sender, event.report
+            self.desk.hearing.doubts[event.sender.host] = event.sender, checked
             self._hosts_at = None  # Redis knows which of the two began later
             return []
         return self._take(event.sender, checked, now, news=repeated is None)
@@ -240,13 +240,11 @@ class CoordinatorMachine:
         hearing = self.desk.hearing
         doubts, hearing.doubts = hearing.doubts, {}
         effects: list[Effect] = []
-        for host, (sender, report) in doubts.items():
+        for host, (sender, checked) in doubts.items():
             voice, record = hearing.voices.get(host), self.desk.registered.get(host)
             if voice is not None and record is not None and record.incarnation == voice.incarnation:
-                effects.append(Note("report_of_earlier_life", {"node": quote(host)}))
-                continue
-            checked = check(self.desk.job, sender, report)
-            if not isinstance(checked, str):
+                effects.append(Note("report_superseded", {"node": quote(host)}))
+            else:
                 effects += self._take(sender, checked, now, news=True)
         return effects
 

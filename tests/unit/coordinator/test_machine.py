@@ -381,7 +381,7 @@ def test_s33_late_words_of_an_earlier_life_silence_nobody() -> None:
     party = Party(host=nodes[0].host, service=Service.WATCHER, incarnation=Incarnation("node-0-life-0"))
     one.hear(ReportReceived(party, NodeReport(version=6, session=ghost)))
     commit(bench, nodes, 1)
-    assert [note.fields["node"] for note in one.said("report_of_earlier_life")] == ["node-0"]
+    assert [note.fields["node"] for note in one.said("report_superseded")] == ["node-0"]
     assert bench.store.snapshot(JOB).hashes["node:0"]["session"] == before.id
 
 
@@ -391,7 +391,7 @@ def test_a_host_that_begins_a_new_life_is_heard_at_once() -> None:
     save = nodes[0].save(1)
     nodes[1].save(1)
     assert bench.run(3, lambda: str(save) in bench.committed())
-    assert bench.coordinators[0].said("report_of_earlier_life") == []
+    assert bench.coordinators[0].said("report_superseded") == []
 
 
 def test_law_7_a_superseded_session_is_remembered_over_two_take_overs_before_anybody_reports() -> None:
