@@ -110,13 +110,17 @@ class _Offer:
 
 
 class Offers:
-    """All offers of this node."""
+    """All offers of this node.
+
+    Attributes:
+        addresses: what is offered, stored ones too.
+    """
 
     def __init__(self, patience: Patience) -> None:
         """Start without orders."""
         self._patience = patience
         self._offers: dict[tuple[Address, Host], _Offer] = {}
-        self._addresses: frozenset[Address] = frozenset()
+        self.addresses: frozenset[Address] = frozenset()
 
     def handle(self, event: OffersEvent, now: float) -> list[OffersEffect]:
         """Take one event."""
@@ -158,14 +162,9 @@ class Offers:
             for (address, host), offer in sorted(self._offers.items())
         )
 
-    @property
-    def addresses(self) -> frozenset[Address]:
-        """Addresses that are offered, stored ones too."""
-        return self._addresses
-
     def __contains__(self, address: Address) -> bool:
         """Tell whether the shard is offered to anyone, or was and is stored there."""
-        return address in self._addresses
+        return address in self.addresses
 
     def tags_of(self, address: Address) -> tuple[Tag, ...]:
         """Every tag under which the shard is offered."""
@@ -189,7 +188,7 @@ class Offers:
                 if known.state is CopyState.STORED or known.state is CopyState.MUTATED:
                     offer.state, offer.reason = known.state, known.reason
                     offer.due = None if known.state is CopyState.MUTATED else now
-        self._addresses = frozenset(address for address, _ in self._offers)
+        self.addresses = frozenset(address for address, _ in self._offers)
 
     def _refuse(
         self, address: Address, host: Host, kind: str, reason: str, *, retry: bool, now: float

@@ -65,9 +65,10 @@ class Restorer:
         if record is None or record.spec is None or view is None or self.keeper.taking is not None:
             return
         epoch, decision = view.epoch, view.restore
-        if epoch is not None and epoch.released and not self._concerns(record, epoch):
+        concerned = self._concerns(record, epoch)
+        if epoch is not None and epoch.released and not concerned:
             self._let_go()
-        if not self._concerns(record, epoch) or epoch is None or decision is None:
+        if not concerned or epoch is None or decision is None:
             return
         self._adopt(record, decision, view.plan)
         if not self._open() or not self.node.yaml_gone:

@@ -5,6 +5,7 @@ import msgspec
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Rank, SessionId, Worker
 from checkpoint_replicator.messages import (
+    Fault,
     Fetch,
     FetchState,
     TransferReport,
@@ -87,6 +88,18 @@ def test_s05_a_corrupt_copy_is_not_fetched_while_it_still_has_its_names(shell: W
     shell.release()
     shell.wait(0.3)
     assert [order.tags for order in shell.transfer.fetches] == [(tag(3),)]
+
+
+def test_corrupt_copies_are_told_of_in_the_order_in_which_they_were_reported(shell: WatcherShell) -> None:
+    steps = (4, 1, 7, 2, 6, 3, 8, 5)
+    for step in steps:
+        shell.disk.hold(tag(step), f"{step}/0/0")
+    shell.feed(did.InventoryTaken(tuple(shell.disk.held.values())))
+    open_session(shell)
+    found = tuple(Fault(kind="corrupt", reason="a bit flipped", address=tag(step).address) for step in steps)
+    shell.feed(did.TransferReported(Incarnation("t0"), TransferReport(peer=SELF, corrupt=found)))
+    told = [one.fields["address"] for one in shell.done if isinstance(one, do.Announce) and "address" in one.fields]
+    assert told == [tag(step).address for step in steps]
 
 
 def test_a_fetch_that_every_source_failed_is_reported_with_its_reason(shell: WatcherShell) -> None:
