@@ -87,6 +87,8 @@ class Reporter:
     _stored: set[Address] = field(default_factory=set)
     _orders: float = 0.0
     _sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
+    _left: int = 0
+    """Highest version that was said of a job that was left: what is said when it begins anew is newer."""
 
     def advance(self, authorities: Mapping[Job, Authority], now: float) -> None:
         """Send what changed or is due."""
@@ -131,7 +133,9 @@ class Reporter:
         """Nothing is told of this job any more."""
         self.uploader_said.pop(job, None)
         for kind in ("report", "uploader"):
-            self._sent.pop((kind, job), None)
+            sent = self._sent.pop((kind, job), None)
+            if sent is not None:
+                self._left = max(self._left, sent.version)
 
     def hear_transfer(self, incarnation: Incarnation, report: TransferReport, now: float) -> bool:
         """The node's transfer spoke; False: it said the same before."""
@@ -165,7 +169,7 @@ class Reporter:
         """What was last sent to one receiver."""
         sent = self._sent.get((kind, job))
         if sent is None:
-            sent = self._sent[kind, job] = Sent()
+            sent = self._sent[kind, job] = Sent(version=self._left)
         return sent
 
     def _is_late(self, now: float) -> bool:

@@ -158,6 +158,20 @@ def test_when_nobody_decides_for_a_forgotten_job_it_is_left_and_registered_no_mo
     assert not shell.all(do.ReadView)
 
 
+def test_a_job_that_was_left_and_begins_anew_is_told_of_in_versions_that_go_on(shell: WatcherShell) -> None:
+    """The same processes hear of it: they take what has an older version for late."""
+    forgotten(shell)
+    ordered, reported = shell.uploader.version, shell.report.version
+    shell.read(NodeView(store=StoreId("s1")))
+    assert shell.all(do.Leave) == [do.Leave(JOB)]
+    shell.done.clear()
+    run_fresh(shell)
+    orders = [one.orders.version for one in shell.done if isinstance(one, do.SendUploader)]
+    reports = [one.report.version for one in shell.done if isinstance(one, do.SendReport)]
+    assert min(orders) > ordered
+    assert min(reports) > reported
+
+
 def test_of_a_job_that_is_left_no_hold_and_nothing_given_up_is_remembered(shell: WatcherShell) -> None:
     run_fresh(shell)
     given_up = keep(2, 2, drop=(3,))
