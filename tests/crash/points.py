@@ -91,7 +91,7 @@ WHERE: Final = {
         "Write backups": "backing up",
         "Write lastbackup": "backing up",
         "Write node=open": "restarting",
-        "Write node=running": "restarting",
+        "Write node=running": "replacing a node",
         "Write alive": "restarting",
         "Write node": "restarting",
         "Write hold": "holding",
