@@ -111,17 +111,26 @@ class Scene:
         """A node's ramdisk."""
         return self.cluster.ramdisk(node)
 
-    async def restore(self) -> Line | None:
-        """Start all trainers anew; returns which (life, step) they were handed."""
+    async def restore(self, *, apart: bool = False) -> Line | None:
+        """Start all trainers anew, or one of them later than the other; returns which (life, step) they were handed."""
         self.life += 1
         self.saved = False
-        restored = await self.hand_out(RANKS)
+        restored = await self.hand_out(RANKS, apart=apart)
         self.step = restored[1] if restored is not None else 0
         return restored
 
-    async def hand_out(self, ranks: Iterable[int]) -> Line | None:
-        """Let trainers announce themselves, wait for their markers, and compare every byte."""
-        found = await asyncio.gather(*(asyncio.to_thread(self._restore, rank) for rank in ranks))
+    async def hand_out(self, ranks: Iterable[int], *, apart: bool = False) -> Line | None:
+        """Let trainers announce themselves, wait for their markers, and compare every byte.
+
+        Apart: rank 0 is seen to wait for the others before they come.
+        """
+
+        async def one(rank: int) -> Saved | None:
+            if apart and rank:
+                await self.until("a rank to wait", lambda: self.index().epoch.get("state") == "gathering" or None)
+            return await asyncio.to_thread(self._restore, rank)
+
+        found = await asyncio.gather(*map(one, ranks))
         saves = {None if saved is None else (saved.life, saved.step) for saved in found}
         assert len(saves) == 1, f"law 2: ranks were handed different saves: {found}"
         return next(iter(saves))
