@@ -6,12 +6,14 @@ it. One that changes names or bytes outside has a place before each change but t
 
 Nothing is armed in production: a place is one comparison with None. The variable `CKPT_FAILPOINTS` names a directory in
 which a test writes the file `armed` with one line, `<service> <point>`. The process that comes to that point first
-renames the file to `reached`, and ends. So one point ends one process, once. The file
-`census`, where there is one, takes a line for each place that is passed.
+renames the file to `reached`, and ends. So one point ends one process, once. Whoever comes first to what the file
+`halting` names renames it to `halted` and stands still until somebody sends SIGCONT: a moment lasts as long as a test
+wants. The file `census`, where there is one, takes a line for each place that is passed.
 """
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,23 +29,30 @@ _ARMED: "_Failpoints | None" = None
 
 class _Failpoints:
     def __init__(self, folder: Path, service: str) -> None:
-        self._armed = folder / "armed"
-        self._reached = folder / "reached"
+        self._folder = folder
         self._census = folder / "census"
         self._service = service
 
     def reach(self, place: str) -> None:
-        """End the process if this is the place."""
+        """Halt or end the process if this is the place."""
+        point = f"{self._service} {place}"
         if self._census.exists():
             with self._census.open("a") as census:
-                census.write(f"{self._service} {place}\n")
+                census.write(f"{point}\n")
+        if self._take("halting", "halted", point):
+            # To this thread: sent to the process, it would reach another one first, and this one would go on meanwhile.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        if self._take("armed", "reached", point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _take(self, wish: str, granted: str, point: str) -> bool:
         try:
-            if self._armed.read_text() != f"{self._service} {place}":
-                return
-            self._armed.rename(self._reached)
-        except FileNotFoundError:  # nothing is armed now, or another process was first
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+            if (self._folder / wish).read_text() != point:
+                return False
+            (self._folder / wish).rename(self._folder / granted)
+        except FileNotFoundError:  # nothing is wished now, or another process was first
+            return False
+        return True
 
 
 class _Doing:

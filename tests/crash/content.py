@@ -20,19 +20,24 @@ class Saved(msgspec.Struct, frozen=True, order=True):
     Attributes:
         life: how manyth start of the job.
         draft: how manyth attempt at this step in this life; only the first one counts.
+        small: it is of a few bytes.
     """
 
     life: int
     step: int
     rank: int
     draft: int = 0
+    small: bool = False
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files of its directory."""
         seed = repr(self).encode()
         part = f"__{self.rank}_0.distcp"
-        return {part: hashlib.shake_128(seed).digest(LEAVES), ".metadata": pickle.dumps([part, repr(self)])}
+        return {
+            part: hashlib.shake_128(seed).digest(9 if self.small else LEAVES),
+            ".metadata": pickle.dumps([part, repr(self)]),
+        }
 
 
 class Ledger:

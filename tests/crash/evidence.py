@@ -11,7 +11,7 @@ import redis
 
 from crash.content import Ledger, Saved
 
-__all__ = ["Backup", "Disk", "Index", "Line", "read_backups", "read_disk", "read_index"]
+__all__ = ["Backup", "Disk", "Index", "Line", "read_backups", "read_disk", "read_index", "read_jobs"]
 
 Line = tuple[int, int]
 """Epoch and step: a save."""
@@ -80,7 +80,13 @@ class Backup(msgspec.Struct):
 
 
 class Index(msgspec.Struct):
-    """What Redis says; each a claim to be checked. `backups` are states by name."""
+    """What Redis says; each a claim to be checked.
+
+    Attributes:
+        backups: states by name.
+        troubles: by name of a backup, why it waits.
+        sessions: states by rank.
+    """
 
     fence: tuple[int, ...]
     epoch: Mapping[str, str]
@@ -92,6 +98,8 @@ class Index(msgspec.Struct):
     last_backup: str
     lease: Mapping[str, Any]
     backups: Mapping[str, str] = {}
+    troubles: Mapping[str, str] = {}
+    sessions: Mapping[int, str] = {}
 
 
 def read_disk(root: Path, ledger: Ledger) -> Disk:
@@ -125,7 +133,7 @@ def read_backups(root: Path, ledger: Ledger) -> list[Backup]:
 def read_index(url: str) -> Index:
     """Read the job's keys."""
     with redis.Redis.from_url(url, decode_responses=True) as client:
-        steps, inventory, backups = {}, {}, {}
+        steps, inventory, backups, troubles, sessions = {}, {}, {}, {}, {}
         prefix = "ckpt:{job}:"
         for key in client.scan_iter(f"{prefix}*", count=1000):
             kind, _, name = key.removeprefix(prefix).partition(":")
@@ -136,7 +144,10 @@ def read_index(url: str) -> Index:
                 fields = client.hgetall(key)
                 inventory[int(name)] = frozenset(fields) - {"host", "epoch"}
             elif kind == "backup":
-                backups[name] = client.hget(key, "state") or ""
+                fields = client.hgetall(key)
+                backups[name], troubles[name] = fields.get("state", ""), fields.get("reason", "")
+            elif kind == "node":
+                sessions[int(name)] = client.hget(key, "state") or ""
         keep = client.hgetall(f"{prefix}keep")
         fence = client.hgetall(f"{prefix}fence")
         return Index(
@@ -150,7 +161,15 @@ def read_index(url: str) -> Index:
             last_backup=client.hget(f"{prefix}lastbackup", "save") or "",
             lease=json.loads(client.get(f"{prefix}lease") or "{}"),
             backups=backups,
+            troubles=troubles,
+            sessions=sessions,
         )
+
+
+def read_jobs(url: str, host: str) -> frozenset[str]:
+    """Read which jobs a host says that it has to do with."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        return frozenset(json.loads(client.hget(f"ckpt:host:{host}", "jobs") or "[]"))
 
 
 def _in(folder: Path) -> list[Path]:

@@ -51,12 +51,15 @@ WHERE: Final = {
         "ForgetJob": "forgetting",
         "DropForeign": "making room",
         "CallHelp": "cutting off",
+        "Leave": "parting",
     },
     "transfer": {
         "OpenPartial": "corrupting",
         "NameShard": "replacing a node",
         "CheckShard": "rotting",
         "TellUploader": "losing all nodes",
+        "TrimPartials": "trimming",
+        "ForgetPeer": "stalling",
     },
     "uploader": {
         "Report": "backing up",
@@ -71,6 +74,8 @@ WHERE: Final = {
         "OpenShard": "losing all nodes",
         "ReadLeaves": "losing all nodes",
         "SendTree": "losing all nodes",
+        "SayNotYet": "asking twice",
+        "CloseShard": "closing",
     },
     "coordinator": {
         "AcquireLease": "handing over",
@@ -106,6 +111,11 @@ WHERE: Final = {
         "Write step=incomplete": "saving late",
         "Write step=abandoned": "saving short",
         "Write epoch=gathering": "forgetting",
+        "Write epoch=idle": "dozing",
+        "Write step=mutated": "mutating",
+        "Write step=skipped": "skipping",
+        "Write node=closed": "taking back",
+        "Write backup": "refusing",
         "RemoveJob": "forgetting",
         **{f"Write {key}": "forgetting" for key in ("forgetting", "forgotten", *GOING)},
     },
@@ -116,30 +126,15 @@ ELSEWHERE: Final = {
     "watcher Start 4": "recovering a sweep",
     "watcher Start 5": "recovering a sweep",
     "watcher PublishMarkers 10": "restarting after a wish",
+    "watcher ClaimSave 4": "vanishing",
+    **{f"watcher DropForeign {place}": "making more room" for place in range(5, 10)},
 }
 """Points that their effect comes to in another stage only."""
 
-SIMULATED = "needs what a small healthy cluster never has; the simulation comes to it"
 UNREACHED: Final = {
-    "watcher ClaimSave 4": "needs a save that goes just while it is taken",
-    **{
-        f"watcher AdoptStrays {place}": "its changes are made beside the others, and not numbered"
-        for place in range(2, 10)
-    },
-    **{f"watcher DropForeign {place}": "needs more saves of other jobs" for place in range(5, 10)},
-    "watcher Leave": "comes when a host forgot a job that it has no word of any more",
-    "transfer TrimPartials": "comes once in a while, whatever is done",
-    "transfer ForgetPeer": SIMULATED,
     "uploader Begin prune": "no coordinator orders it yet",
-    "uploader Quit": "ends the process by itself",
-    "uploader CloseShard": "comes after a minute of idleness",
-    "uploader SayNotYet": SIMULATED,
-    "coordinator Write epoch=idle": "comes after a day",
-    "coordinator Write step=mutated": "needs a trainer that writes into its save just while it is hashed",
-    "coordinator Write step=skipped": "needs a trainer that fills its own ramdisk",
-    "coordinator Write backup": SIMULATED,
-    "coordinator Write backup=listing": "never stands in a record with a name",
-    "coordinator Write node=closed": SIMULATED,
+    "uploader Quit": "ends the process by itself, where a call to the store hangs for a minute",
+    "coordinator Write backup=listing": "a backup has no record before it has a name, and then its listing is over",
 }
 
 

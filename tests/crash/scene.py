@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+import psutil
 
 from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
 from checkpoint_replicator.cli.order import order
-from checkpoint_replicator.cluster import Cluster, node_services
+from checkpoint_replicator.cluster import Cluster, host_name, node_services
 from checkpoint_replicator.demo.contract import announce, wait_for_markers
 from checkpoint_replicator.demo.trainer import Plan
 from checkpoint_replicator.messages import Wish
@@ -26,7 +27,7 @@ from checkpoint_replicator.supervisor import Condition, Supervisor
 from checkpoint_replicator.wishes import WishKind
 from crash.auditor import RANKS, Auditor, Evidence
 from crash.content import Ledger, Saved, write_step
-from crash.evidence import Index, Line, read_backups, read_disk, read_index
+from crash.evidence import Index, Line, read_backups, read_disk, read_index, read_jobs
 
 __all__ = ["QUOTA", "NotReachedError", "Scene", "open_scene"]
 
@@ -64,6 +65,7 @@ TIMES: Final = {
     "uploader-turn": "2s",
     "retry-least": "50ms",
     "retry-most": "500ms",
+    "idle": "24h",
 }
 """So short that a crash costs seconds, so long that a busy machine is no fault."""
 
@@ -134,6 +136,14 @@ class Scene:
         saves = {None if saved is None else (saved.life, saved.step) for saved in found}
         assert len(saves) == 1, f"law 2: ranks were handed different saves: {found}"
         return next(iter(saves))
+
+    def announce(self, rank: int) -> Path:
+        """Let one trainer write its yaml, and not wait for anything; returns where it stands."""
+        local = self.local(rank)
+        plan = Plan(local=local, job=JOB, rank=rank, nodes=len(RANKS), framework=FRAMEWORK)
+        draft = local / "replicator.yaml.tmp"
+        draft.write_text("".join(f"{key}: {value}\n" for key, value in plan.yaml.items()))
+        return draft.rename(local / "replicator.yaml")
 
     async def begin_other(self, node: int, job: str) -> None:
         """Start a job of one trainer in a node's place."""
@@ -220,12 +230,47 @@ class Scene:
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
         await self.start(names)
 
+    async def reset_times(self, names: Sequence[str], before: str, after: str) -> None:
+        """Give programs another table of times: they are killed and started."""
+        for name in names:
+            config = self.cluster.directory / "config" / f"{name}.toml"
+            text = config.read_text()
+            assert before in text, f"{config} does not say {before}"
+            config.write_text(text.replace(before, after))
+        await self.kill(names)
+        await self.start(names)
+
     @property
     def active(self) -> str:
         """The coordinator that holds the lease."""
         return str(self.index().lease.get("host", "coordinator-0"))
 
     # ---- failpoints
+
+    def passed(self, place: str) -> int:
+        """How often a place was passed."""
+        return (self._hooks / "census").read_text().splitlines().count(place)
+
+    async def passes(self, place: str, more_than: int, within: float = PATIENCE) -> None:
+        """Wait until a place was passed more often than that."""
+        await self.until(f"{place} to be passed", lambda: self.passed(place) > more_than or None, within)
+
+    async def halted(self, point: str, act: Callable[[], object]) -> str:
+        """Do something in which a process comes to this point, and stands still there; returns its name."""
+        halting = self._hooks / "halting"
+        (self._hooks / "halted").unlink(missing_ok=True)
+        halting.with_suffix(".new").write_text(point)
+        halting.with_suffix(".new").rename(halting)
+        act()
+        await self.until(f"a process to stand still at {point}", lambda: (self._hooks / "halted").exists() or None)
+        return await self.until("a process to stand still", self._still)
+
+    def go_on(self, name: str) -> None:
+        """Let a process that stands still go on."""
+        self.signal(name, signal.SIGCONT)
+
+    def _still(self) -> str | None:
+        return next((one.name for one in self.supervisor.states if one.pid is not None and _stands(one.pid)), None)
 
     def arm(self, point: str) -> None:
         """Let the process that comes to this point first die there."""
@@ -295,6 +340,10 @@ class Scene:
                 forgotten=self.auditor.forgotten,
             )
 
+    def jobs(self, node: int) -> frozenset[str]:
+        """Which jobs a node says that it has to do with."""
+        return read_jobs(self.redis, host_name(node))
+
     @property
     def backups(self) -> Path:
         """The root of the backup store."""
@@ -312,7 +361,7 @@ class Scene:
     @contextmanager
     def _frozen(self) -> Iterator[None]:
         pids = [state.pid for state in self.supervisor.states if state.pid is not None and state.name != "redis"]
-        living = [pid for pid in pids if _signal(pid, signal.SIGSTOP)]
+        living = [pid for pid in pids if not _stands(pid) and _signal(pid, signal.SIGSTOP)]
         try:
             yield
         finally:
@@ -353,6 +402,14 @@ class Scene:
             assert time.monotonic() < ends, f"not at rest within {PATIENCE:g} s: {missing}"
             await asyncio.sleep(5 * POLL)
         self.judge()
+
+
+def _stands(pid: int) -> bool:
+    """Tell whether a process was made to stand still."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

@@ -1,9 +1,13 @@
 """What is done to a cluster so that it comes to a point: each from rest to rest, and it must succeed whoever dies."""
 
 import asyncio
+import os
 import shutil
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from checkpoint_replicator.cluster import node_services
@@ -71,17 +75,17 @@ async def losing_all(scene: Scene) -> None:
     await scene.rest()
 
 
-def corrupt(scene: Scene, node: int, rank: int) -> None:
-    """Flip a byte of the newest save's shard of a rank on a node."""
+def corrupt(scene: Scene, node: int, rank: int, save: Line | None = None) -> str:
+    """Flip a byte of a save's shard of a rank on a node, by default of the newest whole one; returns its address."""
     now = scene.evidence()
-    newest_save = now.newest
-    assert newest_save is not None
-    [address] = [one.address for one in now.disks[node].named.values() if (one.save, one.rank) == (newest_save, rank)]
+    save = save or now.newest
+    [address] = [one.address for one in now.disks[node].named.values() if (one.save, one.rank) == (save, rank)]
     scene.auditor.harm(node)
     with (scene.local(node) / f"{address}.data" / f"__{rank}_0.distcp").open("r+b") as file:
         byte = file.read(1)
         file.seek(0)
         file.write(bytes([byte[0] ^ 1]))
+    return address
 
 
 async def corrupting(scene: Scene) -> None:
@@ -91,6 +95,12 @@ async def corrupting(scene: Scene) -> None:
     assert await scene.restore() == expected
     scene.auditor.healed(1)
     await scene.rest()
+
+
+async def opening(scene: Scene) -> None:
+    """Uploaders have shards of the backup open, out of which all machines came back."""
+    await backing_up(scene)
+    await losing_all(scene)
 
 
 async def rotting(scene: Scene) -> None:
@@ -127,6 +137,84 @@ async def misspelling(scene: Scene) -> None:
     await scene.rest()
 
 
+async def taking_back(scene: Scene) -> None:
+    """A trainer writes its yaml and takes it back before its fellow comes: its session ends, and the job comes back."""
+    expected = newest(scene)
+    yaml = scene.announce(1)
+    await scene.until("a session to be open", lambda: scene.index().sessions.get(1) == "open" or None)
+    yaml.unlink()
+    await scene.until("the session to be closed", lambda: scene.index().sessions.get(1) == "closed" or None)
+    assert await scene.restore() == expected
+    await scene.rest()
+
+
+async def vanishing(scene: Scene) -> None:
+    """A trainer takes a save back while it is taken from it; the next one is committed."""
+    scene.step += 1
+    name = await scene.halted("watcher ClaimSave 3", lambda: scene.save_one(0))
+    shutil.rmtree(scene.local(0) / str(scene.step))
+    scene.go_on(name)
+    await saving(scene)
+
+
+async def mutating(scene: Scene) -> None:
+    """A trainer goes on writing into what it saved before it was copied: that never counts, and the next one does."""
+    scene.step += 1
+    name = await scene.halted("transfer OpenPartial before", lambda: scene.save_one(0))
+    address = corrupt(scene, 0, 0, scene.last)
+    scene.go_on(name)
+    await step_is(scene, "mutated")
+    await saving(scene)
+    spoilt = scene.local(0) / f"{address}.data"
+    await scene.until("what was changed to go", lambda: not spoilt.exists() or None)
+    scene.auditor.healed(0)
+    (scene.local(0) / "replicator.errors").unlink(missing_ok=True)
+    await scene.rest()
+
+
+async def skipping(scene: Scene) -> None:
+    """A trainer fills its ramdisk while a save is in flight: what it saves then is skipped, and the next one is not."""
+    scene.step += 1
+    scene.save_one(0)
+    await step_is(scene, "saving")
+    scene.step += 1
+    with filled(scene.local(0), 0):
+        scene.save_one(0)
+        await step_is(scene, "skipped")
+    (scene.local(0) / "replicator.errors").unlink(missing_ok=True)
+    await saving(scene)
+
+
+async def stalling(scene: Scene) -> None:
+    """A transfer stands still amid a copy for so long that what is under way to it is forgotten; it asks again."""
+    place = "transfer ForgetPeer before"
+    before = scene.passed(place)
+    scene.step += 1
+    name = await scene.halted("transfer StoreLeaves before", lambda: scene.save_one(0))
+    await scene.passes(place, before)
+    scene.go_on(name)
+    scene.save_one(1)
+    await scene.committed()
+
+
+async def trimming(scene: Scene) -> None:
+    """Two partials that nobody fills lie there since the day before yesterday when the transfer starts: they go."""
+    transfer = node_services(1)[1]
+    await scene.kill([transfer])
+    left = [scene.local(1) / ".replicator" / "partial" / (2 * digit).ljust(64, digit) for digit in "ab"]
+    for folder in left:
+        folder.mkdir()
+        for name in ("data", "bitmap"):
+            (folder / name).touch()
+            os.utime(folder / name, (time.time() - 2 * DAY,) * 2)
+    await scene.start([transfer])
+    await scene.until("old partials to go", lambda: not any(folder.exists() for folder in left) or None)
+    await scene.rest()
+
+
+DAY: Final = 86400.0
+
+
 async def handing_over(scene: Scene) -> None:
     """The coordinator is asked to end, and comes back; the other one goes on meanwhile."""
     active = scene.active
@@ -155,6 +243,57 @@ async def leaving_an_order(scene: Scene) -> None:
         "the order to be closed and swept",
         lambda: {path.name for path in left.rglob("*") if path.is_file()} == {"ORDER.json", "MANIFEST.json"} or None,
     )
+
+
+async def refusing(scene: Scene) -> None:
+    """The backup store takes nothing for a while: the backup waits, says why, and is made."""
+    store = scene.backups / "job"
+    aside = store.with_name("aside")
+    name = await scene.halted("uploader Begin reserve before", lambda: scene.save(wish=True))
+    store.rename(aside)
+    store.touch()
+    scene.go_on(name)
+    await scene.until("a backup to wait", lambda: any(scene.index().troubles.values()) or None)
+    store.unlink()
+    aside.rename(store)
+    await scene.committed()
+    await scene.backed_up()
+
+
+async def asking_twice(scene: Scene) -> None:
+    """All machines are lost, and an uploader stands still for so long that the backup is asked of it once more."""
+    expected = newest(scene)
+    await scene.lose(0)
+    await scene.lose(1)
+    coming: list[asyncio.Task[Line | None]] = []
+    name = await scene.halted("uploader OpenShard before", lambda: coming.append(asyncio.create_task(scene.restore())))
+    await asyncio.sleep(2)
+    scene.go_on(name)
+    assert await coming[0] == expected
+    await scene.rest()
+
+
+async def closing(scene: Scene) -> None:
+    """Nobody asks for a shard of the backup any more that an uploader has open, and it closes it."""
+    place = "uploader CloseShard before"
+    await scene.passes(place, scene.passed(place))
+    await scene.rest()
+
+
+async def dozing(scene: Scene) -> None:
+    """Nobody saves for so long that the job rests; when its coordinators have patience again it is awake."""
+    await scene.until("the job to rest", lambda: scene.index().epoch.get("state") == "idle" or None)
+    await scene.reset_times(COORDINATORS, *reversed(IMPATIENT))
+    await scene.rest()
+
+
+async def impatient(scene: Scene) -> None:
+    """Let coordinators think that a second is a long time."""
+    await scene.reset_times(COORDINATORS, *IMPATIENT)
+
+
+COORDINATORS: Final = ("coordinator-0", "coordinator-1")
+IMPATIENT: Final = ('idle = "24h"', 'idle = "1s"')
 
 
 # ---- what people order
@@ -321,31 +460,68 @@ async def calling_off(scene: Scene) -> None:
     await scene.rest()
 
 
-async def making_room(scene: Scene) -> None:
-    """The ramdisk is full, and another job's save goes for that of this one."""
-    local = scene.local(1)
+@contextmanager
+def filled(local: Path, free: int) -> Iterator[None]:
+    """Fill a ramdisk so that only so many bytes are free."""
     ballast = local / "ballast"
     with ballast.open("wb") as file:
-        file.truncate(QUOTA - LEAVES - usage(local))
-    gone = local / ".replicator" / "saves"
+        file.truncate(QUOTA - free - usage(local))
     try:
-        await scene.until("another job's save to go", lambda: not [*gone.glob("*/other*")] or None)
+        yield
     finally:
         ballast.unlink()
-    (local / "replicator.errors").unlink(missing_ok=True)
-    await saving(scene)
+
+
+def making_room(free: int) -> Act:
+    """The ramdisk is full, and other jobs' saves go for that of this one."""
+
+    async def act(scene: Scene) -> None:
+        local = scene.local(1)
+        with filled(local, free):
+            saves = local / ".replicator" / "saves"
+            await scene.until("other jobs' saves to go", lambda: not [*saves.glob("*/other*")] or None)
+        (local / "replicator.errors").unlink(missing_ok=True)
+        await saving(scene)
+
+    return act
+
+
+async def share(scene: Scene, number: int = 0, *, small: bool = False) -> str:
+    """Another job saves on node 1, and ends; returns its name."""
+    local, job = scene.local(1), f"other-{scene.life}-{number}"
+    await scene.begin_other(1, job)
+    other = Saved(-scene.life, 1, number, small=small)
+    write_step(local, 1, scene.ledger.enter(other))
+    named = local / f"{job}-s1-n0-w0.meta"
+    await scene.until("another job's save to be named", lambda: named.exists() or None)
+    return job
 
 
 async def sharing(scene: Scene) -> None:
     """Another job saves on node 1, ends, and this job comes back."""
     expected = newest(scene)
-    local, job = scene.local(1), f"other-{scene.life}"
-    await scene.begin_other(1, job)
-    other = Saved(-scene.life, 1, 0)
-    write_step(local, 1, scene.ledger.enter(other))
-    named = local / f"{job}-s1-n0-w0.meta"
-    await scene.until("another job's save to be named", lambda: named.exists() or None)
+    await share(scene)
     assert await scene.restore() == expected
+    await scene.rest()
+
+
+async def sharing_more(scene: Scene) -> None:
+    """Three other jobs save a little on node 1, one after another, and this job comes back."""
+    expected = newest(scene)
+    for number in range(3):
+        await share(scene, number, small=True)
+    assert await scene.restore() == expected
+    await scene.rest()
+
+
+async def parting(scene: Scene) -> None:
+    """People forget another job with all that a host has of it: the host has nothing to do with that job any more."""
+    expected = newest(scene)
+    job = await share(scene)
+    assert await scene.restore() == expected
+    await saving(scene)  # until then the directory is the other job's
+    await scene.order(WishKind.FORGET, job=job, ramdisks=True, force=True)
+    await scene.until("the host to leave the job", lambda: job not in scene.jobs(1) or None)
     await scene.rest()
 
 
@@ -385,6 +561,17 @@ STAGES: Final[Mapping[str, Stage]] = {
     "rotting": Stage(rotting, backing_up),
     "saving again": Stage(saving_again, saving),
     "misspelling": Stage(misspelling),
+    "taking back": Stage(taking_back, saving),
+    "vanishing": Stage(vanishing),
+    "mutating": Stage(mutating),
+    "skipping": Stage(skipping),
+    "stalling": Stage(stalling),
+    "trimming": Stage(trimming),
+    "refusing": Stage(refusing),
+    "asking twice": Stage(asking_twice, backing_up),
+    "closing": Stage(closing, opening),
+    "dozing": Stage(dozing, impatient),
+    "parting": Stage(parting),
     "handing over": Stage(handing_over),
     "rebooting": Stage(rebooting),
     "leaving an order": Stage(leaving_an_order, backing_up),
@@ -400,7 +587,8 @@ STAGES: Final[Mapping[str, Stage]] = {
     "saving short": Stage(saving_short),
     "outgrowing": Stage(outgrowing, outgrown),
     "calling off": Stage(calling_off),
-    "making room": Stage(making_room, sharing),
+    "making room": Stage(making_room(LEAVES), sharing),
+    "making more room": Stage(making_room(0), sharing_more),
     "recovering a sweep": Stage(reviving, littering),
     "recovering a naming": Stage(reviving, dying("watcher NameShard 6")),
     "recovering a dropping": Stage(reviving, dying("watcher DropSaves 4")),

@@ -89,7 +89,7 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
     inputs = InputLog(config.input_log)
     root = None if store is None else store.root
     machine = inputs.of("uploader", Uploader(root, limits), root=root, limits=limits)
-    bounds = Bounds(reads=config.reads)
+    bounds = Bounds(reads=config.reads, idle=3 * times.lost)  # as long as a transfer remembers a silent peer
     holder = inputs.of("holder", Holder(bounds), bounds=bounds)
     background = [
         asyncio.create_task(desk.look(), name="look at orders"),

@@ -284,8 +284,11 @@ class Watcher:
         await self._in(self.sweeping, self.disk.sweep)
 
     async def _aside(self, call: Callable[[E], Event | None], effect: E) -> None:
-        with failpoint.doing(effect):
-            answer = await self._in(self.large, call, effect)
+        def work() -> Event | None:
+            with failpoint.doing(effect):  # in the thread that makes the changes, which are counted there
+                return call(effect)
+
+        answer = await self._in(self.large, work)
         if answer is not None:
             await self.inbox.put(answer)
 
