@@ -68,7 +68,7 @@ class Theatre:
     async def close(self) -> None:
         """End the scene."""
         if self._scene is not None:
-            self.census |= self._scene.census()
+            self.census.update(self._scene.census())
             self._scene = None
         await self._stack.aclose()
 
@@ -90,4 +90,4 @@ async def scene(theatre: Theatre) -> Scene:
 @pytest.fixture
 def census(theatre: Theatre) -> set[str]:
     """Every place that was passed so far."""
-    return theatre.census | (theatre._scene.census() if theatre._scene is not None else set())
+    return theatre.census.union(theatre._scene.census() if theatre._scene is not None else ())

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -95,6 +96,8 @@ class Scene:
         self.saved = False
         self.spoiled = False
         self._hooks = hooks
+        self._census: Counter[str] = Counter()
+        self._counted = 0
         (hooks / "census").touch()
 
     async def begin(self) -> None:
@@ -103,9 +106,14 @@ class Scene:
         self.save()
         await self.committed()
 
-    def census(self) -> set[str]:
-        """Every place that was passed."""
-        return set((self._hooks / "census").read_text().splitlines())
+    def census(self) -> Counter[str]:
+        """Every place that was passed, and how often."""
+        with (self._hooks / "census").open("rb") as file:
+            file.seek(self._counted)  # it grows long in a night
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._counted += len(whole + end)
+        self._census.update(whole.decode().splitlines())
+        return self._census
 
     # ---- what trainers do
 
@@ -247,13 +255,10 @@ class Scene:
 
     # ---- failpoints
 
-    def passed(self, place: str) -> int:
-        """How often a place was passed."""
-        return (self._hooks / "census").read_text().splitlines().count(place)
-
-    async def passes(self, place: str, more_than: int, within: float = PATIENCE) -> None:
-        """Wait until a place was passed more often than that."""
-        await self.until(f"{place} to be passed", lambda: self.passed(place) > more_than or None, within)
+    async def passes(self, place: str) -> None:
+        """Wait until a place is passed once more."""
+        before = self.census()[place]
+        await self.until(f"{place} to be passed", lambda: self.census()[place] > before or None)
 
     async def halted(self, point: str, act: Callable[[], object]) -> str:
         """Do something in which a process comes to this point, and stands still there; returns its name."""
@@ -303,6 +308,8 @@ class Scene:
         try:
             for _ in range(ATTEMPTS):
                 await act()
+                if not self.reached:
+                    await asyncio.sleep(5 * POLL)  # it may be on its way from what it changed to the point
                 if self.reached:
                     return await revived
             raise NotReachedError(f"{point} was not reached")

@@ -24,11 +24,12 @@ Act = Callable[[Scene], Coroutine[object, object, None]]
 
 
 class Stage:
-    """`prepare` is done before the point is armed, `act` while it is."""
+    """`prepare` is done before the point is armed, `act` while it is, `tidy` when whoever died is back."""
 
-    def __init__(self, act: Act, prepare: Act | None = None) -> None:
+    def __init__(self, act: Act, prepare: Act | None = None, tidy: Act | None = None) -> None:
         self.act = act
         self.prepare = prepare
+        self.tidy = tidy
 
 
 def newest(scene: Scene) -> Line | None:
@@ -98,9 +99,14 @@ async def corrupting(scene: Scene) -> None:
 
 
 async def opening(scene: Scene) -> None:
-    """Uploaders have shards of the backup open, out of which all machines came back."""
+    """Impatient uploaders have shards of the backup open, out of which all machines came back."""
+    await scene.reset_times(UPLOADERS, *HASTY)
     await backing_up(scene)
     await losing_all(scene)
+
+
+HASTY: Final = ('suspect = "3s", lost = "8s"', 'suspect = "1s", lost = "3s", hosts = "1s"')
+"""For an uploader: after three times as long as a host is lost a shard that nobody asks for is closed."""
 
 
 async def rotting(scene: Scene) -> None:
@@ -187,11 +193,9 @@ async def skipping(scene: Scene) -> None:
 
 async def stalling(scene: Scene) -> None:
     """A transfer stands still amid a copy for so long that what is under way to it is forgotten; it asks again."""
-    place = "transfer ForgetPeer before"
-    before = scene.passed(place)
     scene.step += 1
     name = await scene.halted("transfer StoreLeaves before", lambda: scene.save_one(0))
-    await scene.passes(place, before)
+    await scene.passes("transfer ForgetPeer before")
     scene.go_on(name)
     scene.save_one(1)
     await scene.committed()
@@ -275,21 +279,32 @@ async def asking_twice(scene: Scene) -> None:
 
 async def closing(scene: Scene) -> None:
     """Nobody asks for a shard of the backup any more that an uploader has open, and it closes it."""
-    place = "uploader CloseShard before"
-    await scene.passes(place, scene.passed(place))
+    await scene.passes("uploader CloseShard before")
     await scene.rest()
+
+
+async def patient_uploaders(scene: Scene) -> None:
+    """Give uploaders their times back."""
+    await scene.reset_times(UPLOADERS, *reversed(HASTY))
 
 
 async def dozing(scene: Scene) -> None:
-    """Nobody saves for so long that the job rests; when its coordinators have patience again it is awake."""
+    """A save wakes the job, and then nobody saves for so long that it rests."""
+    scene.save()
+    await scene.until("a save to be committed", lambda: scene.index().upto == scene.last or None)
     await scene.until("the job to rest", lambda: scene.index().epoch.get("state") == "idle" or None)
+
+
+async def impatient_coordinators(scene: Scene) -> None:
+    """Let coordinators take a second for a long time: the job rests."""
+    await scene.reset_times(COORDINATORS, *IMPATIENT)
+    await scene.until("the job to rest", lambda: scene.index().epoch.get("state") == "idle" or None)
+
+
+async def patient_coordinators(scene: Scene) -> None:
+    """Give coordinators their times back: the job does not rest any more."""
     await scene.reset_times(COORDINATORS, *reversed(IMPATIENT))
     await scene.rest()
-
-
-async def impatient(scene: Scene) -> None:
-    """Let coordinators think that a second is a long time."""
-    await scene.reset_times(COORDINATORS, *IMPATIENT)
 
 
 COORDINATORS: Final = ("coordinator-0", "coordinator-1")
@@ -567,10 +582,10 @@ STAGES: Final[Mapping[str, Stage]] = {
     "skipping": Stage(skipping),
     "stalling": Stage(stalling),
     "trimming": Stage(trimming),
-    "refusing": Stage(refusing),
+    "refusing": Stage(refusing, backing_up),
     "asking twice": Stage(asking_twice, backing_up),
-    "closing": Stage(closing, opening),
-    "dozing": Stage(dozing, impatient),
+    "closing": Stage(closing, opening, patient_uploaders),
+    "dozing": Stage(dozing, impatient_coordinators, patient_coordinators),
     "parting": Stage(parting),
     "handing over": Stage(handing_over),
     "rebooting": Stage(rebooting),

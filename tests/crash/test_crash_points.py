@@ -57,6 +57,8 @@ async def test_laws_hold_where_a_process_dies_at(crash_point: str, scene: Scene,
         if stage.prepare is not None:
             await stage.prepare(scene)
         assert await scene.crash_at(crash_point, lambda: stage.act(scene)) == []
+        if stage.tidy is not None:
+            await stage.tidy(scene)
 
 
 def test_no_place_was_passed_that_no_list_names(census: set[str]) -> None:

@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -93,3 +95,20 @@ def test_the_process_that_comes_to_the_armed_point_is_killed_there_and_no_other(
     assert run("watcher") == -9
     assert (tmp_path / "reached").read_text() == "watcher Start 2"
     assert run("watcher") == 0
+
+
+def test_the_process_that_comes_to_the_halting_point_stands_still_there_until_it_is_let_go_on(tmp_path: Path) -> None:
+    (tmp_path / "halting").write_text("watcher Start 2")
+    (tmp_path / "armed").write_text("watcher Start done")
+    program = (
+        "from checkpoint_replicator import failpoint as f\n"
+        f"f.arm({{f.VARIABLE: {str(tmp_path)!r}}}, 'watcher')\n"
+        "with f.doing('Start'): f.change(); f.change()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program])
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert (tmp_path / "halted").read_text() == "watcher Start 2"
+    assert not (tmp_path / "reached").exists()
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == -signal.SIGKILL

@@ -22,7 +22,7 @@ from checkpoint_uploader.machine import Limits, Uploader
 from checkpoint_uploader.metrics import UploaderMetrics
 from checkpoint_uploader.window import Patience, ReadWindow
 
-__all__ = ["run", "serve"]
+__all__ = ["bounds_of", "run", "serve"]
 
 _PROBE: Final = 5.0
 """Seconds between two looks whether the store answers, until it first did."""
@@ -30,6 +30,11 @@ _STRANGE: Final = 1.0
 """Seconds between two log lines about messages that are not taken; each is counted."""
 _LAST_WORDS: Final = 1.0
 """Seconds for the last log lines when a hanging call ends the process."""
+
+
+def bounds_of(config: UploaderConfig) -> Bounds:
+    """Take the bounds of what is read for the transfer from the configuration and its table of times."""
+    return Bounds(reads=config.reads, idle=3 * config.times.lost)  # as long as a transfer remembers a silent peer
 
 
 async def run(config: UploaderConfig, runtime: Runtime) -> None:
@@ -89,7 +94,7 @@ async def serve(config: UploaderConfig, runtime: Runtime, store: BlobStore | Non
     inputs = InputLog(config.input_log)
     root = None if store is None else store.root
     machine = inputs.of("uploader", Uploader(root, limits), root=root, limits=limits)
-    bounds = Bounds(reads=config.reads, idle=3 * times.lost)  # as long as a transfer remembers a silent peer
+    bounds = bounds_of(config)
     holder = inputs.of("holder", Holder(bounds), bounds=bounds)
     background = [
         asyncio.create_task(desk.look(), name="look at orders"),

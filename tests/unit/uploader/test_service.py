@@ -26,7 +26,7 @@ from checkpoint_replicator.metrics import Health
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.records import Peer
 from checkpoint_uploader.config import UploaderConfig
-from checkpoint_uploader.service import serve
+from checkpoint_uploader.service import bounds_of, serve
 from support.backup_scene import JOB, NAME, Scene
 from support.memory_blobs import MemoryBlobStore
 from support.memory_bus import MemoryBus, MemoryNetwork
@@ -135,3 +135,10 @@ async def test_a_message_for_another_service_is_dropped(tmp_path: Path) -> None:
         node.tell(Service.TRANSFER, UploaderReport(root=None))
         node.tell(Service.WATCHER, UploaderOrders(version=1))
         assert isinstance(await node.hear(lambda _: True), UploaderReport)
+
+
+def test_a_shard_of_a_backup_is_open_three_times_as_long_as_a_silent_host_is_not_lost(tmp_path: Path) -> None:
+    config = tmp_path / "uploader.toml"
+    config.write_text(f'ramdisk = "{tmp_path}"\nreads = 3\ntimes = {{lost = "30s"}}\n')
+    bounds = bounds_of(load(UploaderConfig, path=config))
+    assert (bounds.reads, bounds.idle) == (3, 90.0)

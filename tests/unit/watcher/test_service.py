@@ -10,8 +10,11 @@ import structlog
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
+from checkpoint_replicator import failpoint
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
 from checkpoint_replicator.config import load
+from checkpoint_replicator.fence import ZERO
+from checkpoint_replicator.ids import Address
 from checkpoint_replicator.metrics import Health
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Ramdisk
@@ -66,5 +69,30 @@ async def test_a_ramdisk_that_refuses_without_end_is_told_in_readiness_and_ends_
         await watcher._work()
     assert watcher.refusals.reason
     assert told[1:] == ["the ramdisk refuses CleanUp: [Errno 5] Input/output error"] * 2
+    await watcher._close()
+    await bus.close()
+
+
+async def test_what_is_changed_beside_the_other_effects_is_numbered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = cast("ZeroMQBus", MemoryBus(MemoryNetwork()))
+    runtime = Runtime(bus, CollectorRegistry(), structlog.get_logger(), Health(60.0), "")
+    flags = {"host": "h", "ramdisk": str(tmp_path), "run": str(tmp_path)}
+    watcher = service.Watcher(load(WatcherConfig, flags=flags), runtime, Ramdisk(tmp_path))
+    monkeypatch.setattr(watcher.store, "unregister", AsyncMock())
+
+    def change_twice(_: do.VerifyShard) -> None:
+        failpoint.change()
+        failpoint.change()
+
+    census = tmp_path / "census"
+    census.touch()
+    failpoint.arm({failpoint.VARIABLE: str(tmp_path)}, "watcher")
+    try:
+        await watcher._aside(change_twice, do.VerifyShard(Address("0" * 64), ZERO))
+    finally:
+        failpoint.disarm()
+    assert census.read_text().splitlines() == ["watcher VerifyShard 2", "watcher VerifyShard done"]
     await watcher._close()
     await bus.close()
