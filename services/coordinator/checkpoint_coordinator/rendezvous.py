@@ -13,7 +13,7 @@ import msgspec
 from checkpoint_coordinator.branch import begun, file_order
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.hearing import Voice
-from checkpoint_coordinator.membership import NO_SESSION, Abandon, Join, Open
+from checkpoint_coordinator.membership import Abandon, Join, Open
 from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.restore import Choice, Facts, choose, newest_epoch, plan, unsourced
 from checkpoint_coordinator.witness import backup_silence, given_up, member_silence, silent, trace, trace_shape
@@ -263,11 +263,15 @@ class Rendezvous:
             return
         made = desk.state.restore
         # Why the last start failed stays readable: its decision goes with the epoch.
-        told = reason
-        if made is not None and made.outcome in {Outcome.LOST, Outcome.UNKNOWN}:
-            told = f"{NO_SESSION}; the last start failed: {made.reason}"
+        failed = made is not None and made.outcome in {Outcome.LOST, Outcome.UNKNOWN}
         desk.state.epoch = msgspec.structs.replace(
-            epoch, stamp=desk.next_stamp(), state=EpochState.GATHERING, reason=told, members=(), released=False
+            epoch,
+            stamp=desk.next_stamp(),
+            state=EpochState.GATHERING,
+            reason=reason,
+            members=(),
+            released=False,
+            failure=made.reason if made is not None and failed else "",
         )
         desk.state.restore, desk.state.plans = None, {}
         desk.note("epoch_abandoned", epoch=str(epoch.number), reason=reason)
@@ -294,8 +298,6 @@ class Rendezvous:
                     number=stamp.epoch, stamp=stamp, state=EpochState.GATHERING, reason=reason
                 )
             return
-        if reason == NO_SESSION and epoch.reason.startswith(f"{NO_SESSION};"):
-            return  # it also says why the last start failed
         if (epoch.members and not epoch.released) or reason == epoch.reason or (desk.idle and not reason):
             return  # deciding, restoring and resting tell their own reasons
         desk.state.epoch = msgspec.structs.replace(epoch, stamp=desk.next_stamp(), reason=reason)
