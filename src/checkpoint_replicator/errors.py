@@ -11,6 +11,7 @@
   - `TransientError` 75: try again, on the caller's clock
     - `NoRoomError` 75: bytes or inodes are missing
     - `UnreachableError` 75: Redis, the backup store or a peer does not answer
+      - `NoServerError` 75: nobody answers at the address of Redis
     - `BusyError` 75: somebody else holds the lock
 """
 
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigError",
     "CorruptError",
     "NoRoomError",
+    "NoServerError",
     "PermanentError",
     "ProtocolError",
     "RefusedError",
@@ -102,6 +104,10 @@ class NoRoomError(TransientError):
 
 class UnreachableError(TransientError):
     """Redis, the backup store or a peer does not answer."""
+
+
+class NoServerError(UnreachableError):
+    """Nobody answers at the address of Redis."""
 
 
 class BusyError(TransientError):

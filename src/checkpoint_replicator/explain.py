@@ -78,6 +78,8 @@ def _epoch(view: NodeView) -> Iterator[str]:
         yield "no epoch was ever opened: no trainer came"
         return
     yield f"epoch {epoch.number} {STATES[epoch.state]}{_because(epoch)}"
+    if epoch.failure:
+        yield f"the last start failed: {epoch.failure}"
     if epoch.members:
         members = ", ".join(f"{member.rank} on {member.host}" for member in epoch.members)
         yield f"its ranks: {members}"
@@ -119,8 +121,7 @@ def _people(hashes: Hashes) -> Iterator[str]:
         yield "people hold all deleting, pruning and backups" + (f": {reason}" if reason else "")
     if hashes.get("branch"):
         branch = from_fields(Branch, hashes["branch"], "branch")
-        what = f"save {branch.save}" if branch.save is not None else "a fresh start"
-        yield f"{what} began a new line in epoch {branch.epoch}; no backup of it is verified yet"
+        yield f"people ordered {branch}: a new line of saves, of which no backup is verified yet"
     if hashes.get("forgotten"):
         yield f"commits up to save {from_fields(Forgotten, hashes['forgotten'], 'forgotten').upto} count as forgotten"
     if hashes.get("forgetting"):

@@ -119,6 +119,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
         members: one for each rank once the rendezvous is complete.
         refused: sessions that must fail, with the text for their `replicator.failed`.
         released: markers may be published.
+        failure: while sessions are gathered, why the last start failed; empty where it did not.
         since: when it came into this state, Unix seconds.
     """
 
@@ -131,6 +132,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
     refused: dict[str, str] = {}
     """Session id to the text of its `replicator.failed`."""
     released: bool = False
+    failure: str = ""
     since: float = 0.0
 
 

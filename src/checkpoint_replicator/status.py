@@ -12,7 +12,7 @@ from checkpoint_replicator.records import KeepList, NodeView
 from checkpoint_replicator.save import parse_save
 from checkpoint_replicator.store import ManifestStore
 from checkpoint_replicator.store.fields import from_fields, from_json
-from checkpoint_replicator.wishes import Forced, Hold
+from checkpoint_replicator.wishes import Branch, Forced, Hold
 
 __all__ = [
     "UNREADABLE",
@@ -109,6 +109,10 @@ class JobStatus(Status, frozen=True, kw_only=True):
     """Why people hold all deleting; None: they do not."""
     ordered: str = ""
     """What people ordered to be restored next; empty without."""
+    line: str = ""
+    """What the saves go on from since people ordered it, until that line has a backup; older saves count no more."""
+    failure: str = ""
+    """Why the last start failed, while trainers are waited for; empty where it did not."""
     mixed: bool = False
     """It was written all the time while it was read: the parts may be of different moments."""
 
@@ -189,6 +193,8 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         backup=_backup(hashes.get("lastbackup", {}), now),
         hold=from_fields(Hold, hashes["hold"], "hold").reason if hashes.get("hold") else None,
         ordered=str(from_fields(Forced, hashes["forced"], "forced")) if hashes.get("forced") else "",
+        line=str(from_fields(Branch, hashes["branch"], "branch")) if hashes.get("branch") else "",
+        failure=epoch.failure if epoch else "",
     )
 
 

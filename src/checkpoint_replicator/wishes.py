@@ -133,6 +133,10 @@ class Branch(Record, frozen=True, kw_only=True):
     backup: str | None = None
     by: str = BY_COMMAND
 
+    def __str__(self) -> str:
+        """Return where the line begins, for people."""
+        return f"{f'save {self.save}' if self.save is not None else 'a fresh start'} in epoch {self.epoch}"
+
     def outdid(self, save: Save) -> bool:
         """Tell whether this save is one that people went back behind."""
         return save.epoch < self.epoch and (self.save is None or save > self.save)

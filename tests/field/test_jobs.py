@@ -157,7 +157,7 @@ def test_s17_three_laggards_are_dead_stuck_and_slow_and_only_the_dead_one_is_los
     assert 9 <= seen["2 stuck"] <= 12
     assert {name for name in seen if name[0] in "03"} == {"0 ok", "3 slow"}
     assert "2 dead" not in seen
-    reason = bench.store.snapshot(JOB).hashes["epoch"]["reason"]
+    reason = bench.epoch["reason"]
     assert "rank 1 on node-1 (dead: no report for" in reason
     assert "rank 2 on node-2 (stuck: 0 of 10 bytes, no progress for" in reason
     assert "rank 3 on node-3 (slow: " in reason
@@ -245,7 +245,7 @@ def test_fault_1_a_node_that_dies_amid_its_copies_holds_up_nobody_and_comes_back
     assert bench.committed() == [str(first), "1.2"]  # alone, without a new yaml anywhere
     nodes[2].open(2, Shape(4, 1, 1, "pytorch"))
     bench.run(5)
-    reason = bench.store.snapshot(JOB).hashes["epoch"]["reason"]
+    reason = bench.epoch["reason"]
     assert "ranks 0, 1, 3 still running in epoch 1" in reason
     for rank in (0, 1, 3):
         nodes[rank].open(rank, Shape(4, 1, 1, "pytorch"))

@@ -1,6 +1,7 @@
 """A real Redis into which somebody wrote by hand: every method answers, or says which key is wrong."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -108,6 +109,17 @@ async def test_whatever_stands_in_redis_every_call_answers_or_names_what_is_wron
     lease = await store.acquire(JOB, WISH, 10)
     assert lease is not None
     assert await store.apply(JOB, lease, Stamp(lease.token, Epoch(1), 1), [SetHash("alive", {"0": "x"})]) is None
+
+
+async def test_a_spoilt_fence_stops_its_job_is_named_and_may_be_deleted(
+    redis_url: str, store: RedisManifestStore
+) -> None:
+    key = f"ckpt:{{{JOB}}}:fence"
+    await asyncio.to_thread(tell, redis_url, [(b"LPUSH", key.encode(), b"junk")])
+    with pytest.raises(ProtocolError, match=f"^{re.escape(key)}: .*; delete this key: it is written anew$"):
+        await store.acquire(JOB, WISH, 10)
+    await asyncio.to_thread(tell, redis_url, [(b"DEL", key.encode())])
+    assert await store.acquire(JOB, WISH, 10) is not None
 
 
 async def test_a_job_or_host_name_that_is_no_text_stops_no_other(redis_url: str, store: RedisManifestStore) -> None:

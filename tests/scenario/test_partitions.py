@@ -75,7 +75,7 @@ def test_a_laggard_that_is_cut_off_is_not_called_dead() -> None:
     bench.run(3)
     bench.cut_off = {nodes[2].host}
     bench.run(30)
-    reason = bench.store.snapshot(JOB).hashes["epoch"]["reason"]
+    reason = bench.epoch["reason"]
     assert "rank 2 on node-2 (cut off: no beacon for 5 s)" in reason
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from checkpoint_coordinator import commit, rendezvous
+from checkpoint_coordinator import commit, decision, rendezvous
 from checkpoint_coordinator.commit import SaveState, SaveVerdict, judge
 from checkpoint_coordinator.restore import Choice, Facts, choose
 from checkpoint_replicator.fence import Stamp
@@ -98,12 +98,12 @@ def test_another_save_than_people_ordered_breaks_the_law_of_the_outcome(monkeypa
             return choose(facts)
         return choose(msgspec.structs.replace(facts, forced=None))
 
-    monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", wilful)
+    monkeypatch.setattr("checkpoint_coordinator.decision.choose", wilful)
     assert "by an order that nobody gave" in str(first_breach(10, after=100))
 
 
 def test_an_order_that_is_not_obeyed_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous.Rendezvous, "_with_orders", lambda _self, facts: facts)
+    monkeypatch.setattr(decision.Decision, "_with_orders", lambda _self, facts: facts)
     assert "although people ordered" in str(first_breach(10))
 
 
@@ -144,7 +144,7 @@ def test_a_silent_fresh_start_breaks_the_law_of_the_outcome(monkeypatch: pytest.
         bad = choice.outcome in {Outcome.LOST, Outcome.UNKNOWN}
         return msgspec.structs.replace(choice, outcome=Outcome.NONE) if bad else choice
 
-    monkeypatch.setattr("checkpoint_coordinator.rendezvous.choose", soothing)
+    monkeypatch.setattr("checkpoint_coordinator.decision.choose", soothing)
     assert "nothing was found" in str(first_breach(10, after=140))
 
 

@@ -200,6 +200,11 @@ class Bench:
         return self.store.view(JOB, node.host, rank)
 
     @property
+    def epoch(self) -> dict[str, str]:
+        """The record of the epoch, as it stands in Redis."""
+        return self.hashes()["epoch"]
+
+    @property
     def restore(self) -> RestoreRecord:
         restore = self.store.view(JOB, Host(""), None).restore
         assert restore is not None

@@ -36,6 +36,7 @@ VIEW = NodeView(
             Member(rank=Rank(1), host=Host("b"), session=SessionId("s1")),
         ),
         refused={"s9": "rank 9 is out of range"},
+        failure="save 1.9 was lost",
     ),
     restore=RestoreRecord(
         stamp=STAMP,
@@ -75,6 +76,7 @@ def test_a_job_is_explained_from_its_lease_to_its_backups() -> None:
     assert explain_job(VIEW, HASHES) == [
         "head decides, under token 4",
         "epoch 2 restores: restoring 1.5: waiting for rank 1 on b (stuck)",
+        "the last start failed: save 1.9 was lost",
         "its ranks: 0 on a, 1 on b",
         "session s9 was refused: rank 9 is out of range",
         "save 1.5 was chosen: backup 2026-01-01_00-00 was ordered",
@@ -83,7 +85,7 @@ def test_a_job_is_explained_from_its_lease_to_its_backups() -> None:
         "warning: look here",
         "save 1.4 is ordered for the next release",
         "people hold all deleting, pruning and backups: we look",
-        "save 1.5 began a new line in epoch 2; no backup of it is verified yet",
+        "people ordered save 1.5 in epoch 2: a new line of saves, of which no backup is verified yet",
         "commits up to save 1.1 count as forgotten",
         "the hosts are removing all that they have of it (order w1)",
         "save 1.5 is the newest committed one; kept: 1.5",

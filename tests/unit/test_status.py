@@ -18,6 +18,8 @@ from checkpoint_replicator.status import (
     job_status,
     read_cluster,
 )
+from checkpoint_replicator.store.fields import to_fields
+from checkpoint_replicator.wishes import Branch
 from support.memory_store import MemoryManifestStore, StoreModel
 
 JOB = Job("j")
@@ -96,6 +98,15 @@ def test_a_rank_of_no_member_stands_with_the_host_that_had_it_last() -> None:
     status = job_status(JOB, NodeView(epoch=epoch), hashes, 0.0)
     assert [node.host for node in status.nodes] == ["node-0", "node-1"]
     assert status.laggards == ("node-1: suspect",)
+
+
+def test_a_line_of_saves_that_people_began_and_a_start_that_failed_are_in_the_picture() -> None:
+    view = NodeView(epoch=msgspec.structs.replace(EPOCH, failure="all is lost"))
+    assert job_status(JOB, view, {}, 0.0).failure == "all is lost"
+    fresh = {"branch": to_fields(Branch(epoch=Epoch(3)))}
+    assert job_status(JOB, view, fresh, 0.0).line == "a fresh start in epoch 3"
+    back = {"branch": to_fields(Branch(epoch=Epoch(3), save=Save(Epoch(1), Step(5))))}
+    assert job_status(JOB, view, back, 0.0).line == "save 1.5 in epoch 3"
 
 
 def test_the_committed_step_is_the_second_part_of_the_save() -> None:

@@ -121,6 +121,10 @@ class Desk:
         """Return Redis TIME in seconds, 0 while it is not known."""
         return now + self.unix if self.unix is not None else 0.0
 
+    def moment(self, now: float) -> float:
+        """Return Redis TIME for people to read: in seconds, to the millisecond."""
+        return round(self.wall(now), 3)
+
     def voice(self, member: Member) -> Voice | None:
         """Return a member's voice if it was heard since the lease was taken and still speaks for that session."""
         voice = self.hearing.voices.get(member.host)

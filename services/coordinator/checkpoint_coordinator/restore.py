@@ -193,7 +193,7 @@ def _forced(facts: Facts, forced: Forced) -> Choice:
             backup = forced.backup if forced.backup is not None else choice.backup
             return msgspec.structs.replace(choice, reason=f"{wanted} was ordered", backup=backup)
         faults.append(fault)
-    fault = "; ".join(faults) or "nobody holds it"
+    fault = "; ".join(faults) or _unheld(forced)
     if facts.silent:
         reason = f"{wanted} was ordered: {fault}; not known: {', '.join(facts.silent)}"
         return Choice(outcome=Outcome.UNKNOWN, reason=reason)
@@ -209,6 +209,10 @@ def _ordered(forced: Forced, stock: Inventory) -> Iterator[Found]:
             yield found
 
 
+def _unheld(forced: Forced) -> str:
+    return "nobody holds it" if forced.backup is None else "the backup store has no whole backup of this name"
+
+
 def ordered_fault(forced: Forced, stock: Inventory) -> str:
     """Say why what is ordered cannot be restored by a job of its own shape; empty when it can."""
     if forced.none:
@@ -216,7 +220,7 @@ def ordered_fault(forced: Forced, stock: Inventory) -> str:
     faults = [_fault(found, Facts(shape=found.line.shape, stock=stock)) for found in _ordered(forced, stock)]
     if None in faults:
         return ""
-    return "; ".join(fault for fault in faults if fault) or "nobody holds it"
+    return "; ".join(fault for fault in faults if fault) or _unheld(forced)
 
 
 def _fault(found: Found, facts: Facts) -> str | None:

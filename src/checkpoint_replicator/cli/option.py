@@ -1,17 +1,19 @@
 """Options that several commands have, and what they name."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from checkpoint_replicator.errors import UnknownJobError
+from checkpoint_replicator.errors import NoServerError, UnknownJobError
 from checkpoint_replicator.ids import Job, job_fault
 from checkpoint_replicator.store import ManifestStore
 
 __all__ = ["Function", "job_option", "known_job", "redis_option"]
 
-Function = TypeVar("Function", bound=Callable[..., None])
+Function = Callable[..., None]
 
 
 def job_option(command: Function) -> Function:
@@ -20,7 +22,17 @@ def job_option(command: Function) -> Function:
 
 
 def redis_option(command: Function) -> Function:
-    """Give a command `--redis`."""
+    """Give a command `--redis`; where nobody chose a server and none answers, it is said how to choose one."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        try:
+            command(**options)
+        except NoServerError as error:
+            if click.get_current_context().get_parameter_source("redis") is not ParameterSource.DEFAULT:
+                raise
+            raise NoServerError(f"{error}; --redis or CHECKPOINT_REDIS names another server") from error
+
     return click.option(
         "--redis",
         metavar="URL",
@@ -29,7 +41,7 @@ def redis_option(command: Function) -> Function:
         show_default=True,
         show_envvar=True,
         help="The server; `up` prints its own.",
-    )(command)
+    )(run)
 
 
 async def known_job(store: ManifestStore, name: str) -> Job:

@@ -67,6 +67,10 @@ def _job_text(job: JobStatus) -> str:
         "backup": _backup_text(job.backup),
         "laggards": ", ".join(job.laggards) or "none",
     }
+    if job.failure:
+        facts["last start"] = f"failed: {job.failure}"
+    if job.line:
+        facts["line"] = f"from {job.line} on, as ordered; no backup of it is verified yet"
     if job.ordered:
         facts["ordered"] = f"{job.ordered}, at the next start"
     if job.hold is not None:

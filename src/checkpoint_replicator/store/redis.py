@@ -24,7 +24,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff, NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from checkpoint_replicator.errors import ConfigError, ProtocolError, UnreachableError
+from checkpoint_replicator.errors import ConfigError, NoServerError, ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp, parse_stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId, new_id
 from checkpoint_replicator.quote import quote
@@ -58,6 +58,7 @@ BATCH: Final = 200
 """Keys read by one pipeline."""
 ROUNDS: Final = 10
 """So often a reading is begun again because the data set was replaced meanwhile."""
+REMEDY: Final = "delete this key: it is written anew"
 BAD_KEY: Final = re.compile(r"BADKEY (.*?)(?: script: [0-9a-f]+, on @.*)?$", re.DOTALL)
 
 
@@ -370,11 +371,11 @@ class RedisManifestStore:
                         lambda: self._once(commands, tolerant=tolerant), self._reconnect
                     )
         except TimeoutError as error:
-            raise UnreachableError(f"Redis at {self.address}: no answer within {self._deadline:g} s") from error
+            raise NoServerError(f"Redis at {self.address}: no answer within {self._deadline:g} s") from error
         except ResponseError as error:
             raise self._refusal(error) from error
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"Redis at {self.address} does not answer: {_plain(error)}") from error
+            raise NoServerError(f"Redis at {self.address} does not answer: {_plain(error)}") from error
         except (
             ValueError,
             TypeError,
@@ -397,7 +398,7 @@ class RedisManifestStore:
                 raise exceptions.ConnectionError(str(answer)) from answer
             wrong = isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
             if wrong and not tolerant:
-                raise ProtocolError(f"{_text(command[1], STORE)}: {answer}")
+                raise ProtocolError(f"{_text(command[1], STORE)}: {answer}; {REMEDY}")
             if isinstance(answer, Exception) and not wrong:
                 raise answer
         return list(answers)
@@ -411,7 +412,7 @@ class RedisManifestStore:
         """Tell a key that somebody spoilt from a server that cannot serve now."""
         text = str(error)
         if (found := BAD_KEY.search(text)) is not None:
-            return ProtocolError(found[1])
+            return ProtocolError(f"{found[1]}; {REMEDY}")
         return UnreachableError(f"Redis at {self.address}: {text}")
 
     async def _deafen(self) -> None:

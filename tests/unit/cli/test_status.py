@@ -72,6 +72,13 @@ def test_a_job_that_was_written_while_it_was_read_is_shown_as_such() -> None:
     assert "  read        while it was written; what is shown may be of different moments\n" in text
 
 
+def test_why_the_last_start_failed_and_on_what_line_of_saves_a_job_is_are_shown() -> None:
+    job = msgspec.structs.replace(JOB, failure="save 1.1 was committed", line="a fresh start in epoch 2")
+    text = status_text(ClusterStatus(jobs=(job,)))
+    assert "  last start  failed: save 1.1 was committed\n" in text
+    assert "  line        from a fresh start in epoch 2 on, as ordered; no backup of it is verified yet\n" in text
+
+
 def test_jobs_stand_one_below_the_other() -> None:
     assert status_text(ClusterStatus(jobs=(JobStatus(job="new"), JOB))) == f"{NEW}\n\n{TEXT}"
 

@@ -121,7 +121,9 @@ def test_a_file_that_names_no_backup_is_an_error_before_anyone_moves() -> None:
     bucket.forced = "2020-01-01_00-00"
     bench.restart()
     bench.run(60)
-    assert {node.failed for node in nodes} == {"backup 2020-01-01_00-00 was ordered: nobody holds it"}
+    assert {node.failed for node in nodes} == {
+        "backup 2020-01-01_00-00 was ordered: the backup store has no whole backup of this name"
+    }
     bucket.forced = names[0]
     restart(bench)
 

@@ -36,10 +36,6 @@ def commit(bench: Bench, nodes: list[FakeNode], step: int) -> Save:
     return save
 
 
-def epoch_of(bench: Bench) -> dict[str, str]:
-    return bench.store.snapshot(JOB).hashes["epoch"]
-
-
 # ---- start
 
 
@@ -79,7 +75,7 @@ def test_who_waits_for_nodes_names_them() -> None:
     bench.coordinator()
     bench.node("node-0").open(0, Shape(3, 1, 1, "pytorch"))
     bench.run(3)
-    assert epoch_of(bench)["reason"] == "waiting for 2 of 3 nodes: ranks 1, 2 did not come"
+    assert bench.epoch["reason"] == "waiting for 2 of 3 nodes: ranks 1, 2 did not come"
 
 
 # ---- saves
@@ -222,7 +218,7 @@ def test_s12_an_empty_redis_and_a_silent_bucket_are_unknown_and_delete_nothing()
     assert bench.restore.outcome == "unknown"
     assert "403 forbidden" in bench.restore.reason
     assert torn in nodes[0].held
-    assert epoch_of(bench)["released"] != "true"
+    assert bench.epoch["released"] != "true"
     bucket.fault = None
     assert bench.run(10, bench.all_running)
     assert bench.restore.outcome == "none"
@@ -249,8 +245,9 @@ def test_why_the_last_start_failed_is_told_until_trainers_come_again() -> None:
     bench.restart()
     assert bench.run(10, lambda: all(node.failed is not None for node in nodes))
     bench.run(10)
-    assert epoch_of(bench)["state"] == EpochState.GATHERING
-    assert epoch_of(bench)["reason"].startswith("no open session; the last start failed: save 1.1 was committed")
+    assert bench.epoch["state"] == EpochState.GATHERING
+    assert bench.epoch["reason"] == "no open session"
+    assert bench.epoch["failure"].startswith("save 1.1 was committed")
 
 
 def test_s05_what_cannot_be_completed_is_decided_again_for_all() -> None:
@@ -315,13 +312,13 @@ def test_a_session_replaced_before_the_release_abandons_the_epoch_for_all() -> N
     nodes = bench.cluster(2)
     nodes[1].complete = False
     bench.run(2)
-    assert epoch_of(bench)["state"] == "deciding"
+    assert bench.epoch["state"] == "deciding"
     nodes[0].open(0, Shape(2, 1, 1, "pytorch"))
     bench.run(1)
-    assert epoch_of(bench)["state"] == "gathering"
+    assert bench.epoch["state"] == "gathering"
     nodes[1].complete = True
     assert bench.run(10, bench.all_running)
-    assert epoch_of(bench)["number"] == "2"
+    assert bench.epoch["number"] == "2"
 
 
 def test_a_new_session_joins_the_released_epoch_while_it_has_no_save() -> None:
@@ -329,7 +326,7 @@ def test_a_new_session_joins_the_released_epoch_while_it_has_no_save() -> None:
     nodes[1].start()
     nodes[1].open(1, Shape(2, 1, 1, "pytorch"))
     assert bench.run(5, bench.all_running)
-    assert epoch_of(bench)["number"] == "1"
+    assert bench.epoch["number"] == "1"
 
 
 def test_no_session_joins_what_nobody_can_give_any_more() -> None:
@@ -353,7 +350,7 @@ def test_a_new_session_waits_for_its_fellows_once_the_epoch_has_a_save() -> None
     bench.run(5)
     assert nodes[1].session is not None
     assert nodes[1].session.state is SessionState.OPEN
-    assert "rank 0 still running in epoch 1" in epoch_of(bench)["reason"]
+    assert "rank 0 still running in epoch 1" in bench.epoch["reason"]
     nodes[0].open(0, Shape(2, 1, 1, "pytorch"))
     assert bench.run(10, bench.all_running)
     assert {node.restored[-1][0] for node in nodes} == {save}
@@ -368,8 +365,8 @@ def test_s33_of_two_sessions_of_a_rank_the_later_wins() -> None:
     assert bench.run(30, lambda: second.restored != [])
     old = nodes[1].session
     assert old is not None
-    assert "taken over by a later session on host node-b" in str(bench.store.snapshot(JOB).hashes["epoch"]["refused"])
-    assert old.id in bench.store.snapshot(JOB).hashes["epoch"]["refused"]
+    assert "taken over by a later session on host node-b" in str(bench.epoch["refused"])
+    assert old.id in bench.epoch["refused"]
 
 
 def test_s33_late_words_of_an_earlier_life_silence_nobody() -> None:
@@ -459,7 +456,7 @@ def test_a_stand_by_takes_over_and_goes_on() -> None:
     bench.coordinators[0].paused = True
     assert bench.run(12, lambda: standby.machine.active)
     commit(bench, nodes, 2)
-    assert epoch_of(bench)["number"] == "1"
+    assert bench.epoch["number"] == "1"
     assert [len(node.restored) for node in nodes] == [1, 1]
 
 
@@ -525,7 +522,7 @@ def test_s102_flushall_in_mid_run_costs_a_rebuild_and_never_starts_a_restore() -
     bench.store.flush()
     commit(bench, nodes, 2)
     assert [len(node.restored) for node in nodes] == [1, 1, 1]
-    assert epoch_of(bench)["number"] == "1"
+    assert bench.epoch["number"] == "1"
     assert all(node.session is not None and node.session.state is SessionState.RUNNING for node in nodes)
 
 
@@ -543,7 +540,7 @@ def test_s102_a_coordinator_without_memory_takes_the_running_epoch_as_the_curren
     bench.restart()
     assert bench.run(20, bench.all_running)
     assert str(nodes[0].restored[-1][0]) == "1.2"
-    assert epoch_of(bench)["number"] == "2"
+    assert bench.epoch["number"] == "2"
 
 
 def test_law_3_a_commit_that_redis_forgot_is_one_although_a_copy_is_missing_by_now() -> None:
@@ -653,7 +650,7 @@ def test_the_fence_rises_above_what_nodes_obeyed() -> None:
     assert bench.run(30, bench.all_running)
     assert one.machine.lease is not None
     assert one.machine.lease.token > 40
-    assert int(epoch_of(bench)["number"]) > 9
+    assert int(bench.epoch["number"]) > 9
 
 
 # ---- backups
@@ -689,7 +686,7 @@ def test_the_epoch_is_above_a_backup_that_is_all_that_is_left() -> None:
     bench.coordinator("c2")
     assert bench.run(40, bench.all_running)
     assert bench.restore.save == save
-    assert int(epoch_of(bench)["number"]) > save.epoch
+    assert int(bench.epoch["number"]) > save.epoch
 
 
 def test_s30_a_failed_backup_is_tried_again_and_ages_count_from_the_last_verified_one() -> None:
@@ -794,4 +791,4 @@ def test_s16_no_report_harms_the_coordinator(number: int) -> None:
     commit(bench, nodes, 1)
     bench.restart()
     assert bench.run(10, bench.all_running)
-    assert epoch_of(bench)["state"] == EpochState.RUNNING
+    assert bench.epoch["state"] == EpochState.RUNNING

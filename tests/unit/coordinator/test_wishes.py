@@ -169,7 +169,9 @@ def test_an_order_is_taken_on_trust_while_a_witness_is_silent_and_fails_exactly_
     bucket.fault = None
     bench.restart()
     bench.run(60)
-    assert {node.failed for node in nodes} == {"backup 2026-01-01_00-00 was ordered: nobody holds it"}
+    assert {node.failed for node in nodes} == {
+        "backup 2026-01-01_00-00 was ordered: the backup store has no whole backup of this name"
+    }
     assert hashes(bench)["forced"]["backup"] == "2026-01-01_00-00"
     assert bench.ordered("withdraw").reason == "backup 2026-01-01_00-00 is not restored any more"
     restart(bench)
