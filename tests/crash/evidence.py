@@ -84,7 +84,7 @@ class Index(msgspec.Struct):
 
     Attributes:
         backups: states by name.
-        troubles: by name of a backup, why it waits.
+        troubles: by name of a backup, why it waits or is given up.
         sessions: states by rank.
     """
 
@@ -145,7 +145,9 @@ def read_index(url: str) -> Index:
                 inventory[int(name)] = frozenset(fields) - {"host", "epoch"}
             elif kind == "backup":
                 fields = client.hgetall(key)
-                backups[name], troubles[name] = fields.get("state", ""), fields.get("reason", "")
+                backups[name] = fields.get("state", "")
+                if fields.get("reason"):
+                    troubles[name] = fields["reason"]
             elif kind == "node":
                 sessions[int(name)] = client.hget(key, "state") or ""
         keep = client.hgetall(f"{prefix}keep")

@@ -133,7 +133,7 @@ ELSEWHERE: Final = {
 
 UNREACHED: Final = {
     "uploader Begin prune": "no coordinator orders it yet",
-    "uploader Quit": "ends the process by itself, where a call to the store hangs for a minute",
+    "uploader Quit": "ends the process by itself, when a call to the store has hung for two minutes",
     "coordinator Write backup=listing": "a backup has no record before it has a name, and then its listing is over",
 }
 

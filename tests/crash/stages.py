@@ -253,11 +253,12 @@ async def refusing(scene: Scene) -> None:
     """The backup store takes nothing for a while: the backup waits, says why, and is made."""
     store = scene.backups / "job"
     aside = store.with_name("aside")
+    before = scene.index().troubles
     name = await scene.halted("uploader Begin reserve before", lambda: scene.save(wish=True))
     store.rename(aside)
     store.touch()
     scene.go_on(name)
-    await scene.until("a backup to wait", lambda: any(scene.index().troubles.values()) or None)
+    await scene.until("a backup to wait", lambda: scene.index().troubles != before or None)
     store.unlink()
     aside.rename(store)
     await scene.committed()
