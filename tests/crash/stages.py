@@ -461,16 +461,10 @@ UPLOADERS: Final = ("node-0-uploader", "node-1-uploader")
 
 
 async def calling_off(scene: Scene) -> None:
-    """Uploaders stand still amid a backup, and hear of the next step of it and at once that the job is held."""
-    scene.save(wish=True)
-    begun = {"reserving", "uploading", "sealing"}
-    await scene.until("a backup to begin", lambda: not begun.isdisjoint(scene.index().backups.values()) or None)
-    for name in UPLOADERS:
-        scene.signal(name, signal.SIGSTOP)
-    await asyncio.sleep(0.5)  # what they are to do comes to them meanwhile
+    """An uploader stands still before its upload, and then hears at once that the job is held meanwhile."""
+    name = await scene.halted("uploader Begin upload before", lambda: scene.save(wish=True))
     await scene.order(WishKind.HOLD)
-    for name in UPLOADERS:
-        scene.signal(name, signal.SIGCONT)
+    scene.go_on(name)
     await scene.order(WishKind.RESUME)
     await scene.backed_up()
     await scene.rest()

@@ -22,7 +22,7 @@ CHANGES: Final[dict[str, int | None]] = {
     "VerifyShard": 1,
     "Quarantine": 5,
     "CleanUp": 3,
-    "WriteSession": 2,
+    "WriteSession": 4,
     "RemoveYaml": 1,
     "WritePrerestore": 2,
     "WriteFailed": 2,
