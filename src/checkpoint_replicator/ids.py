@@ -13,6 +13,7 @@ __all__ = [
     "MAX_JOB_NAME",
     "NO_JOB",
     "Address",
+    "Amount",
     "Epoch",
     "Host",
     "Incarnation",
@@ -37,6 +38,8 @@ Worker = NewType("Worker", Annotated[int, Meta(ge=0, lt=65536)])
 """One process of a node that saves one shard."""
 Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
 """A count, below the 2**53 up to which Redis' scripts and scores are exact."""
+Amount = Annotated[float, Meta(ge=0, lt=1e15)]
+"""A finite quantity, or a moment in Unix seconds: one that never ends would be waited for without end."""
 Token = Annotated[int, Meta(ge=0, lt=1 << 48)]
 """A lease's growing number; ends so far below that a fence can always be raised above what a node says it obeyed."""
 Step = NewType("Step", Annotated[int, Meta(ge=0, lt=1 << 53)])

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from checkpoint_replicator.fence import ZERO, Stamp
-from checkpoint_replicator.ids import Address, Host, Incarnation, Job, Number, Rank, StoreId, Token
+from checkpoint_replicator.ids import Address, Amount, Host, Incarnation, Job, Number, Rank, StoreId, Token
 from checkpoint_replicator.records import BackupOrder, Peer
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import Session
@@ -237,6 +237,8 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
         store: the Redis life that the node last read.
         obeyed: highest stamp that it obeyed for this job.
         newest_committed: the newest committed save that it knows of.
+        keep: stamp of the last keep list that it obeyed.
+        hold: that list lets nothing go: people look.
         complete: the scan ended after the watch began and every finished save that it found is hashed and named.
         held: the inventory for this job. A report is a promise: it stays until a keep list drops it.
         saving: finished saves on their way into `held`.
@@ -256,6 +258,8 @@ class NodeReport(Tagged, frozen=True, kw_only=True):
     store: StoreId = StoreId("")
     obeyed: Stamp = ZERO
     newest_committed: Save | None = None
+    keep: Stamp = ZERO
+    hold: bool = False
     complete: bool = False
     held: tuple[Held, ...] = ()
     saving: tuple[Saving, ...] = ()
@@ -514,7 +518,7 @@ class Wish(Tagged, frozen=True, kw_only=True):
 
     id: str
     kind: str
-    until: float
+    until: Amount
     save: Save | None = None
     backup: str | None = None
     none: bool = False

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from checkpoint_replicator.ids import Epoch, Job, Number, Rank, SessionId
+from checkpoint_replicator.ids import Amount, Epoch, Job, Number, Rank, SessionId
 from checkpoint_replicator.shape import Shape
 
 __all__ = ["Session", "SessionSpec", "SessionState"]
@@ -28,7 +28,7 @@ class SessionSpec(msgspec.Struct, frozen=True):
     shape: Shape
     peer_ranks: tuple[Rank, ...] | None = None
     peers_per_node: Number | None = None
-    backup_interval_minutes: float | None = None
+    backup_interval_minutes: Amount | None = None
     backup_interval_steps: Number | None = None
 
 

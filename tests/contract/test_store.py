@@ -30,7 +30,7 @@ from checkpoint_replicator.records import (
 )
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.shape import Shape
-from checkpoint_replicator.store import AddEvent, Change, Delete, ManifestStore, SetHash, SetScores
+from checkpoint_replicator.store import AddEvent, Change, Delete, Denial, ManifestStore, SetHash, SetScores
 from checkpoint_replicator.store.fields import to_fields, to_json
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_replicator.wishes import WishAnswer, WishState
@@ -167,7 +167,7 @@ def wish(name: str = "c1") -> Lease:
 
 async def lead(store: ManifestStore, name: str = "c1") -> Lease:
     lease = await store.acquire(JOB, wish(name), TTL)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     return lease
 
 
@@ -303,14 +303,26 @@ async def test_only_the_incarnation_that_registered_a_host_can_remove_it(store: 
 async def test_the_first_lease_has_token_one_and_nobody_else_gets_it(rig: Rig, store: ManifestStore) -> None:
     lease = await lead(store)
     assert lease == msgspec.structs.replace(wish(), token=1)
-    assert await rig.open().acquire(JOB, wish("c2"), TTL) is None
+    assert await rig.open().acquire(JOB, wish("c2"), TTL) is Denial.HELD
 
 
 async def test_leases_of_different_jobs_are_independent(store: ManifestStore) -> None:
     await lead(store)
     other = await store.acquire(Job("other"), wish("c2"), TTL)
-    assert other is not None
+    assert isinstance(other, Lease)
     assert other.token == 1
+
+
+async def test_a_patient_stand_by_leaves_the_lease_of_an_empty_redis_to_who_remembers_the_job(
+    rig: Rig, store: ManifestStore
+) -> None:
+    assert await store.acquire(JOB, wish("c2"), TTL, patient=True) is Denial.EMPTY
+    first = await lead(store)
+    assert await store.acquire(JOB, wish("c2"), TTL, patient=True) is Denial.HELD
+    await rig.expire_lease(JOB)
+    second = await store.acquire(JOB, wish("c2"), TTL, patient=True)
+    assert isinstance(second, Lease)
+    assert second.token > first.token
 
 
 async def test_who_has_the_lease_gets_the_same_one_when_it_asks_again(store: ManifestStore) -> None:
@@ -346,7 +358,7 @@ async def test_a_lease_that_a_clock_that_went_back_made_endless_belongs_to_nobod
 async def test_a_lease_that_another_coordinator_holds_for_longer_is_respected(rig: Rig, store: ManifestStore) -> None:
     await lead(store)
     await rig.prolong_lease(JOB, 5 * TTL)
-    assert await store.acquire(JOB, wish("c2"), TTL) is None
+    assert await store.acquire(JOB, wish("c2"), TTL) is Denial.HELD
 
 
 async def test_a_lease_taken_after_a_release_has_a_higher_token(store: ManifestStore) -> None:

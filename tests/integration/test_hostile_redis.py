@@ -107,7 +107,7 @@ async def test_whatever_stands_in_redis_every_call_answers_or_names_what_is_wron
                 assert len(str(error)) < 5000  # noqa: PT017 - most calls are right to answer
     await asyncio.to_thread(tell, redis_url, [(b"FLUSHALL",)])
     lease = await store.acquire(JOB, WISH, 10)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     assert await store.apply(JOB, lease, Stamp(lease.token, Epoch(1), 1), [SetHash("alive", {"0": "x"})]) is None
 
 
@@ -119,7 +119,7 @@ async def test_a_spoilt_fence_stops_its_job_is_named_and_may_be_deleted(
     with pytest.raises(ProtocolError, match=f"^{re.escape(key)}: .*; delete this key: it is written anew$"):
         await store.acquire(JOB, WISH, 10)
     await asyncio.to_thread(tell, redis_url, [(b"DEL", key.encode())])
-    assert await store.acquire(JOB, WISH, 10) is not None
+    assert isinstance(await store.acquire(JOB, WISH, 10), Lease)
 
 
 async def test_a_job_or_host_name_that_is_no_text_stops_no_other(redis_url: str, store: RedisManifestStore) -> None:

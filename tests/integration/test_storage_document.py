@@ -37,7 +37,7 @@ async def fill(store: ManifestStore) -> None:
     await store.register(HostRecord(host=Host("node-0"), incarnation=Incarnation("w"), transfer=PEER))
     wish = Lease(incarnation=Incarnation("c"), token=0, host=Host("head"), reports="tcp://h:1", beacons="tcp://h:2")
     lease = await store.acquire(JOB, wish, 60)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     epoch = EpochRecord(number=Epoch(1), stamp=STAMP, state=EpochState.RUNNING)
     decision = RestoreRecord(stamp=STAMP, outcome=Outcome.NONE)
     changes = (

@@ -64,7 +64,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
 
 async def lead(store: RedisManifestStore) -> Lease:
     lease = await store.acquire(JOB, WISH, 60)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     return lease
 
 

@@ -82,7 +82,7 @@ async def answers(store: ManifestStore, url: str | None, model: StoreModel, call
                 model.flush()
             continue
         given.append(plain(await getattr(store, name)(*arguments)))
-        if name == "acquire" and given[-1] is not None:
+        if name == "acquire" and isinstance(given[-1], Lease):
             leases[arguments[0], arguments[1].incarnation] = given[-1]
     await store.close()
     return given

@@ -150,13 +150,67 @@ def test_s107_what_a_paused_coordinator_remembers_is_history_when_another_led_me
     assert {str(tag.save) for node in nodes for tag in node.held} == {"2.6"}
 
 
-def test_a_stand_by_that_got_the_flushed_lease_first_wins_and_the_old_leader_steps_down() -> None:
+def test_what_people_ordered_outlives_flushall_since_a_stand_by_leaves_the_lease_to_who_remembers() -> None:
+    bench, nodes = running()
+    save = commit(bench, nodes, 1)
+    bench.coordinator("c2")
+    bench.run(2)
+    assert bench.ordered("hold", reason="we look").state == "done"
+    assert bench.ordered("restore", save=save).state == "done"
+    flush(bench)
+    bench.run(2 * ROUND)
+    assert [one.machine.active for one in bench.coordinators] == [True, False]
+    assert bench.hashes()["hold"]["reason"] == "we look"
+    assert bench.hashes()["forced"]["save"] == str(save)
+
+
+@pytest.mark.parametrize("fault", ["flushed", "old"])
+def test_a_hold_is_found_on_the_hosts_when_redis_and_who_remembered_it_are_gone(fault: str) -> None:
+    bench, nodes = running()
+    save = commit(bench, nodes, 1)
+    go_back: Callable[[], None] = bench.store.backup()
+    assert bench.ordered("hold", reason="we look").state == "done"
+    bench.coordinators[0].paused = True
+    if fault == "flushed":
+        flush(bench)
+    else:
+        go_back()
+    second = bench.coordinator("c2")
+    assert bench.run(30, lambda: second.machine.active)
+    commit(bench, nodes, 2)
+    assert {save} <= {tag.save for node in nodes for tag in node.held}
+    assert bench.hashes()["hold"]["reason"] == "found on the hosts after Redis lost its data"
+    assert bench.ordered("resume").state == "done"
+    bench.run(3)
+    assert "hold" not in bench.hashes()
+    assert save not in {tag.save for node in nodes for tag in node.held}
+
+
+def test_a_hold_that_had_ended_is_dropped_as_soon_as_a_host_tells_of_a_later_list() -> None:
+    bench, nodes = running()
+    commit(bench, nodes, 1)
+    assert bench.ordered("hold").state == "done"
+    nodes[2].alive = False  # it does not hear that the hold ends
+    assert bench.ordered("resume").state == "done"
+    bench.run(3)
+    bench.coordinators[0].paused = True
+    flush(bench)
+    for node in nodes:
+        node.alive = not node.alive
+    second = bench.coordinator("c2")
+    assert bench.run(30, lambda: "hold" in bench.hashes())
+    for node in nodes:
+        node.alive = True
+    assert bench.run(10, lambda: "hold" not in bench.hashes())
+    assert [note.event for note in second.notes if note.event.startswith("hold_")] == ["hold_found", "hold_ended"]
+
+
+def test_whoever_got_the_flushed_lease_first_wins_and_the_old_leader_steps_down() -> None:
     bench, nodes = running()
     commit(bench, nodes, 1)
     standing = Standing(bench, nodes)
-    second = bench.coordinator("c2")
-    bench.run(2)
     flush(bench)
+    second = bench.coordinator("c2")
     second.hear(ReportReceived(nodes[0].sender, nodes[0].report()))
     bench.run(2 * ROUND)
     standing.check()

@@ -141,12 +141,12 @@ class Coordinating(Process):
                         )
             case Note(event, fields):
                 world.noted(self, event, fields)
-            case AcquireLease(began):
+            case AcquireLease(began, patient):
 
                 def acquire() -> Then:
                     assert self.machine is not None
-                    lease = model.acquire(job, self.machine.me, world.times.lease_ttl)
-                    if lease is not None:
+                    lease = model.acquire(job, self.machine.me, world.times.lease_ttl, patient=patient)
+                    if isinstance(lease, Lease):
                         world.court.of(job).lease_taken(self)
                     return lambda: self._engine.take(LeaseAnswered(began, lease))
 

@@ -201,7 +201,7 @@ class Laws:
         )
 
     def restorable(self, save: Save) -> bool:
-        """Whether a save is whole over all disks and backups: bytes that stand under its own names."""
+        """Whether a save is whole over all disks and backups: each shard or a twin of it, under its own name."""
         if save in self.backed_up:
             return True
         shards = self.committed[save]
@@ -217,7 +217,8 @@ class Laws:
                 and tag.address in disk.shards
                 and tag.address not in disk.spoiled
             )
-        return len(found) == len(shards)
+        shape = self.shapes.get(save, self.training.shape)
+        return all(not found.isdisjoint(self._twins(key, shape)) for key in shards)
 
     # ---- decisions
 

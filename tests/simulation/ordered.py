@@ -35,7 +35,7 @@ class Ordered:
         """Machines that obeyed the hold when it was said to be done."""
         self._holding = False
         self._losses = 0
-        """How often Redis had lost something when that which stands was answered."""
+        """How often Redis had lost something when the restore that stands was answered."""
         self._restores: list[Wish] = []
         self._files: list[str] = []
         self._standing: Wish | None = None
@@ -73,12 +73,11 @@ class Ordered:
 
     def heard(self, wish: Wish, answer: WishAnswer) -> None:
         """A command read what became of it."""
-        self._losses = self._lost
         self._heard.add(wish.id)
         done = answer.state is WishState.DONE
         match wish.kind:
             case WishKind.RESTORE if done and self._begun[wish.id] == self._released and self._last(wish, RESTORES):
-                self._standing = wish
+                self._standing, self._losses = wish, self._lost
             case WishKind.HOLD if done and self._last(wish, HOLDS):
                 self._holding = self.may_hold = True
                 self._holds = frozenset(self._obeying())
@@ -155,13 +154,13 @@ class Ordered:
 
     def kept(self, keep: KeepList) -> str:
         """Say what is wrong with a new keep list; empty where nothing is."""
-        if self._holding and self._losses == self._lost and not keep.hold:
+        if self._holding and not keep.hold:
             return f"a keep list {keep.stamp} that lets saves go, although the job is held"
         return ""
 
     def dropping(self, machine: "tuple[Host, int]") -> str:
         """Say what is wrong with dropping saves on a machine; empty where nothing is."""
-        if self._holding and self._losses == self._lost and machine in self._holds:
+        if self._holding and machine in self._holds:
             return f"{machine[0]} drops although the job is held"
         return ""
 

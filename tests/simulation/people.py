@@ -31,6 +31,8 @@ PERIOD: Final = 0.5
 SECONDS: Final = 12.0
 """After so long a command gives up; its wish is not taken up any more two seconds before."""
 GRACE: Final = 2.0
+LOOK: Final = 5.0
+"""Seconds between two looks at `status`."""
 LAST: Final = 0.8
 """Chance that they order one more restore when all is well again."""
 AGAIN: Final = 0.85
@@ -162,6 +164,7 @@ class People(Process):
         for training in self.world.trainings.values():
             if training.laws.people.may_hold:
                 self.release(training)
+        self._see_holds()
         self._number += 1
         self._chance = chance = Random(f"{self.world.seed} people last")
         kind = chance.choice(
@@ -171,6 +174,14 @@ class People(Process):
         if chance.random() < LAST and name not in self._without:
             self.troubles.append(name)
             kind(chance.choice(list(self.world.trainings.values())))
+
+    def _see_holds(self) -> None:
+        """Who reads `status` ends a hold too that stands again after Redis lost that it had ended."""
+        for training in self.world.trainings.values():
+            if self.running and self.world.redis.model.snapshot(training.job).hashes.get("hold"):
+                self.world.hits["hold found and ended"] += 1
+                self.release(training)
+        self.soon(LOOK, self._see_holds)
 
     def release(self, training: "Training") -> None:
         """End a hold for good."""

@@ -81,7 +81,7 @@ def test_dropping_without_a_keep_list_breaks_the_law_of_deletion(monkeypatch: py
         return tuple(one.tag for one in held if one.tag.save not in {newest, keep.upto})
 
     monkeypatch.setattr(saves, "droppable", careless)
-    assert "does not let go" in str(first_breach(5))
+    assert " drops " in str(first_breach(5))
 
 
 def test_deleting_while_people_look_breaks_the_law_of_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_another_save_than_people_ordered_breaks_the_law_of_the_outcome(monkeypa
         return choose(msgspec.structs.replace(facts, forced=None))
 
     monkeypatch.setattr("checkpoint_coordinator.decision.choose", wilful)
-    assert "by an order that nobody gave" in str(first_breach(10, after=100))
+    assert "that nobody" in str(first_breach(10, after=100))
 
 
 def test_an_order_that_is_not_obeyed_breaks_the_law_of_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:

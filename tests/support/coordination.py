@@ -95,8 +95,8 @@ class Coordinator:
         }
         try:
             match effect:
-                case AcquireLease(began):
-                    lease = store.acquire(JOB, self.machine.me, times.lease_ttl)
+                case AcquireLease(began, patient):
+                    lease = store.acquire(JOB, self.machine.me, times.lease_ttl, patient=patient)
                     self._queue.append(LeaseAnswered(began, lease))
                 case RenewLease(began, lease):
                     renewal = store.renew(JOB, lease, times.lease_ttl)

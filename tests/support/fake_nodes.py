@@ -59,6 +59,8 @@ class FakeNode:
         self.dropped: list[Save] = []
         self.obeyed: Stamp = ZERO
         self.newest: Save | None = None
+        self.keep: Stamp = ZERO
+        self.held_back = False
         self.complete = True
         self.alive = True
         self.copies = True
@@ -95,6 +97,7 @@ class FakeNode:
         """Lose the ramdisk."""
         self.held.clear()
         self.session, self._progress, self.newest, self.obeyed = None, None, None, ZERO
+        self.keep, self.held_back = ZERO, False
 
     def open(self, rank: int, shape: Shape, *, peers_per_node: int | None = 1, minutes: float | None = None) -> None:
         """A trainer wrote a yaml."""
@@ -164,6 +167,8 @@ class FakeNode:
             store=self.store,
             obeyed=self.obeyed,
             newest_committed=self.newest,
+            keep=self.keep,
+            hold=self.held_back,
             complete=self.complete,
             held=tuple(self.held.values()),
             restore=self._progress,
@@ -250,6 +255,7 @@ class FakeNode:
 
     def _obey_keep(self, listed: KeepList) -> None:
         upto, keep, drop = listed.upto, listed.keep, listed.drop
+        self.keep, self.held_back = listed.stamp, listed.hold
         if upto is not None:
             self.newest = max(self.newest, upto) if self.newest is not None else upto
         for tag in list(self.held):

@@ -13,7 +13,7 @@ from checkpoint_replicator.errors import ProtocolError, UnreachableError
 from checkpoint_replicator.fence import ZERO, Stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
-from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, SetScores, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Denial, Renewal, SetHash, SetScores, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.view import RawView, parse_view
@@ -136,15 +136,18 @@ class StoreModel:
         keys = {Host(name): host_key(Host(name)) for name in sorted(self._set(HOSTS))}
         return {host: from_fields(HostRecord, self._hash(key), key) for host, key in keys.items() if self._hash(key)}
 
-    def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
+    def acquire(self, job: Job, lease: Lease, ttl: float, *, patient: bool = False) -> Lease | Denial:
         self._reach()
-        fence = self._fence(job) or ZERO
+        found = self._fence(job)
+        if patient and found is None:
+            return Denial.EMPTY
+        fence = found or ZERO
         token = fence.token + 1
         key = job_key(job, "lease")
         left = self.ttl(key)
         if (held := self._strings.get(key)) is not None and left is not None and left <= 10 * ttl:
             if not _names(held, lease.incarnation, None):
-                return None
+                return Denial.HELD
             token = int(json.loads(held)["token"])
         taken = msgspec.structs.replace(lease, token=token)
         self._raise(job, Stamp(max(token, fence.token), fence.epoch, fence.number))
@@ -386,8 +389,8 @@ class MemoryManifestStore:
     async def helps(self, job: Job, hosts: Collection[Host]) -> Mapping[Host, Help]:
         return self.model.helps(job, hosts)
 
-    async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
-        return self.model.acquire(job, lease, ttl)
+    async def acquire(self, job: Job, lease: Lease, ttl: float, *, patient: bool = False) -> Lease | Denial:
+        return self.model.acquire(job, lease, ttl, patient=patient)
 
     async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:
         return self.model.renew(job, lease, ttl)

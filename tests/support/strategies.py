@@ -44,8 +44,8 @@ def _of(info: Any) -> st.SearchStrategy[Any]:
         case inspect.IntType(gt=None, ge=low, lt=high, le=top):
             largest = top if top is not None else 2**63 - 1 if high is None else high - 1
             return st.integers(0 if low is None else low, largest)
-        case inspect.FloatType():
-            return st.floats(allow_nan=False)
+        case inspect.FloatType(ge=low, lt=high):
+            return st.floats(low, high, allow_nan=False, exclude_max=high is not None)
         case inspect.BoolType():
             return st.booleans()
         case inspect.NoneType():

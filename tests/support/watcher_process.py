@@ -172,7 +172,7 @@ class Conductor:
             beacons=self.publisher.endpoint,
         )
         lease = await self.store.acquire(JOB, wish, 60)
-        assert lease is not None
+        assert isinstance(lease, Lease)
         self.lease = lease
         self.store_id = await self.store.store_id()
 

@@ -76,6 +76,10 @@ def check(job: Job, sender: Party, report: NodeReport) -> Checked | str:
         newest = None
     if len(saving) < len(report.saving):
         struck.append("saving: impossible numbers")
+    keep, hold = report.keep, report.hold
+    if keep > report.obeyed:
+        struck.append(f"keep list {keep}: above the stamp obeyed")
+        keep, hold = ZERO, False
     transfer = report.transfer
     if transfer is not None and not _peer_fits(transfer):
         struck.append("transfer: impossible endpoints")
@@ -86,6 +90,8 @@ def check(job: Job, sender: Party, report: NodeReport) -> Checked | str:
         saving=saving,
         backup_requested=requested,
         newest_committed=newest,
+        keep=keep,
+        hold=hold,
         backup=tuple(_result(job, result) for result in report.backup[:MOST_RESULTS]),
         faults=tuple(_fault(fault) for fault in report.faults[:MOST_FAULTS]),
         services=tuple(_health(health) for health in report.services[:MOST_SERVICES]),

@@ -47,6 +47,7 @@ from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, Party
 from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Lease
+from checkpoint_replicator.store import Denial
 from checkpoint_replicator.times import Times
 
 __all__ = ["CoordinatorMachine"]
@@ -263,7 +264,7 @@ class CoordinatorMachine:
     def _lease_answered(self, event: LeaseAnswered, now: float) -> list[Effect]:
         change = self._tenure.answered(event, now)
         self._fault = ""
-        if change is not Change.TAKEN or event.lease is None:
+        if change is not Change.TAKEN or isinstance(event.lease, Denial):
             return []
         self._failures = 0
         self._ready = self._leaving = False
@@ -451,6 +452,7 @@ class CoordinatorMachine:
         desk.look(now)
         self._take_stock()
         desk.decisions = self._ledger.decisions()
+        self._wishes.find_hold(now)
         self._wishes.advance(now)
         self._take_stock()  # a backup that is superseded counts where it was ordered just now
         self._farewell.advance(now)

@@ -215,7 +215,8 @@ class Office:
         )
 
     async def _acquire(self, effect: AcquireLease) -> Event:
-        lease = await self._store.acquire(self.job, self.machine.me, self.machine.times.lease_ttl)
+        ttl = self.machine.times.lease_ttl
+        lease = await self._store.acquire(self.job, self.machine.me, ttl, patient=effect.patient)
         return LeaseAnswered(effect.began, lease)
 
     async def _renew(self, effect: RenewLease) -> Event:

@@ -23,11 +23,16 @@ class Rendezvous:
         self._desk = desk
         self._decision = Decision(desk)
         self._gathering = Gathering(desk, self._decision)
+        self._last: float | None = None
+        """When something happened last in the job, by the clock of Redis; None: not looked yet in this tenure."""
+        self._moved = float("-inf")
+        """When something happened last that this process saw, by its own clock."""
 
     def recalled(self, now: float) -> None:
         """A coordinator that took over goes on with what Redis holds; its waits begin anew."""
         self._decision.recalled(now)
         self._gathering.recalled()
+        self._last = None
 
     @property
     def repeats(self) -> int:
@@ -107,12 +112,19 @@ class Rendezvous:
     def _rest(self, now: float) -> None:
         """A job without saves, open sessions and restores is idle after a day; a new save wakes it."""
         desk, epoch = self._desk, self._desk.state.epoch
-        if epoch is None or not epoch.released or desk.unix is None:
+        if epoch is None or not epoch.released:
+            self._last = 0.0  # whatever happens next happens under this process's eyes
+            return
+        if desk.unix is None:
             return
         seen = [record.seen for save, record in desk.state.saves.items() if save.epoch == epoch.number]
         last = max([epoch.since or desk.wall(desk.since), *seen])
+        if self._last is not None and last != self._last:
+            self._moved = now
+        self._last = last
         waiting = any(seat.session.state is SessionState.OPEN for seat in desk.membership.seats.values())
-        rests = not waiting and desk.wall(now) - last >= desk.times.idle
+        # The clock of Redis may jump; what this process saw itself is younger than a day whatever that clock says.
+        rests = not waiting and min(desk.wall(now) - last, now - self._moved) >= desk.times.idle
         state = EpochState.IDLE if rests else EpochState.RUNNING
         if epoch.state is state:
             return

@@ -2,12 +2,16 @@
 
 A coordinator whose last successful renewal *began* more than TTL - margin ago by its own monotonic clock does nothing:
 another may have the lease already. Writes are refused at Redis besides, and messages at the nodes.
+
+A stand-by that finds Redis empty leaves the lease for as long as one lives to who had it: that one remembers what
+people ordered and what it decided, which is nowhere else.
 """
 
 from enum import StrEnum
 
 from checkpoint_coordinator.words import AcquireLease, Effect, LeaseAnswered, LeaseRenewed, ReleaseLease, RenewLease
 from checkpoint_replicator.records import Lease
+from checkpoint_replicator.store import Denial
 from checkpoint_replicator.times import Times
 
 __all__ = ["Change", "Tenure"]
@@ -39,6 +43,9 @@ class Tenure:
         self._asked: float | None = None
         self._next = float("-inf")
         self._stopped = False
+        self._stands_by = False
+        """Another had the lease when we last asked and Redis was not empty."""
+        self._empty_since: float | None = None
 
     @property
     def stopped(self) -> bool:
@@ -55,7 +62,9 @@ class Tenure:
             return []
         self._asked = now
         if self.lease is None:
-            return [AcquireLease(now)]
+            since = self._empty_since
+            patient = self._stands_by and (since is None or now < since + self._times.lease_ttl)
+            return [AcquireLease(now, patient)]
         return [RenewLease(now, self.lease)]
 
     def answered(self, event: LeaseAnswered, now: float) -> Change:
@@ -63,10 +72,14 @@ class Tenure:
         if self._asked != event.began or self._stopped:
             return Change.NOTHING
         self._asked = None
-        if event.lease is None:
+        if isinstance(event.lease, Denial):
             self._next = now + POLL
+            held = event.lease is Denial.HELD
+            self._stands_by = self._stands_by or held
+            self._empty_since = None if held else self._empty_since or event.began
             return Change.DENIED
         self.lease, self._began = event.lease, event.began
+        self._stands_by, self._empty_since = False, None
         self._next = event.began + self._times.lease_renewed
         return Change.TAKEN
 

@@ -10,6 +10,7 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.restore import ordered_fault
 from checkpoint_coordinator.witness import silent, trace
 from checkpoint_replicator.backup import is_backup_name
+from checkpoint_replicator.fence import ZERO
 from checkpoint_replicator.messages import Wish
 from checkpoint_replicator.session import SessionState
 from checkpoint_replicator.wishes import (
@@ -32,6 +33,7 @@ MOST_REASON: Final = 200
 LATEST: Final = 1.0
 """Seconds before the end of a wish at which it is decided at the latest."""
 MOST_NAMED: Final = 4
+FOUND: Final = "found on the hosts after Redis lost its data"
 
 
 class Wishes:
@@ -42,6 +44,8 @@ class Wishes:
         self._waiting: dict[str, tuple[Wish, float]] = {}
         self._given: tuple[Forced | Forgetting, ...] = ()
         """What this process took up itself; what Redis or another process told of is never one of these objects."""
+        self._found: Hold | None = None
+        """A hold that hosts told of."""
 
     def take(self, wish: Wish, now: float) -> None:
         """Hear an order, which is repeated until it is answered."""
@@ -62,6 +66,25 @@ class Wishes:
             elif self._take_up(wish, since, now):
                 del self._waiting[wish.id]
         self._confirm_hold(now)
+
+    def find_hold(self, now: float) -> None:
+        """Take up a hold that Redis lost: nodes remember whether the last keep list that they obeyed was one.
+
+        The latest list that any of them obeyed tells, as long as none of ours is later.
+        """
+        desk = self._desk
+        known = desk.state.keep.stamp if desk.state.keep is not None else ZERO
+        reports = [voice.report for voice in desk.hearing.voices.values() if voice.fresh]
+        latest = max((report.keep for report in reports), default=ZERO)
+        if latest <= known:
+            return
+        held = any(report.hold for report in reports if report.keep == latest)
+        if held and desk.state.hold is None:
+            self._found = desk.state.hold = Hold(reason=FOUND, since=round(desk.wall(now), 3))
+            desk.note("hold_found", reason=f"hosts obey {latest}, which lets nothing go, and Redis lost it")
+        elif not held and desk.state.hold is not None and desk.state.hold is self._found:
+            self._found = desk.state.hold = None
+            desk.note("hold_ended", reason=f"it had ended: hosts obey {latest} since")
 
     def answer(self, ident: str, kind: str, state: WishState, reason: str, now: float) -> None:
         """Say what became of an order."""
@@ -191,7 +214,9 @@ class Wishes:
         if keep is not None and not keep.hold:
             return  # it is written in this round
         stamp = keep.stamp if keep is not None else None
-        late = [h for h in sorted(desk.live) if stamp is not None and desk.hearing.voices[h].report.obeyed < stamp]
+        reports = {host: desk.hearing.voices[host].report for host in desk.live}
+        behind = {host for host, report in reports.items() if stamp is not None and report.obeyed < stamp}
+        late = sorted(desk.unheard() | behind)
         for ident in pending:
             if late:
                 reason = f"waiting for {', '.join(late[:MOST_NAMED])}"

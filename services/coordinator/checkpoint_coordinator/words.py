@@ -9,7 +9,7 @@ from checkpoint_replicator.ids import Host
 from checkpoint_replicator.machine import Ticked
 from checkpoint_replicator.messages import Beacon, NodeReport, Party, Wish
 from checkpoint_replicator.records import Help, HostRecord, Lease
-from checkpoint_replicator.store import AddEvent, Change, Delete, Renewal, SetHash, Snapshot
+from checkpoint_replicator.store import AddEvent, Change, Delete, Denial, Renewal, SetHash, Snapshot
 
 __all__ = [
     "AcquireLease",
@@ -50,10 +50,10 @@ class WishReceived(msgspec.Struct, frozen=True):
 
 
 class LeaseAnswered(msgspec.Struct, frozen=True):
-    """Redis gave the lease, or somebody else has it (None). `began` is when we asked."""
+    """Redis gave the lease, or says why not. `began` is when we asked."""
 
     began: float
-    lease: Lease | None
+    lease: Lease | Denial
 
 
 class LeaseRenewed(msgspec.Struct, frozen=True):
@@ -120,9 +120,10 @@ Event = (
 
 
 class AcquireLease(msgspec.Struct, frozen=True):
-    """Try to take the lease; answer LeaseAnswered or StoreFailed(acquire)."""
+    """Try to take the lease, `patient` or not; answer LeaseAnswered or StoreFailed(acquire)."""
 
     began: float
+    patient: bool = False
 
 
 class RenewLease(msgspec.Struct, frozen=True):

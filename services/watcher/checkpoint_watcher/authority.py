@@ -249,6 +249,7 @@ class Authority:
             stamp=max(stamps),
             committed=max(committed, default=None),
             keep=max(fence.keep, keep.stamp) if keep is not None else fence.keep,
+            hold=keep.hold if keep is not None and keep.stamp >= fence.keep else fence.hold,
         )
         if record == self.fence:
             self.view, self._pending = view, None

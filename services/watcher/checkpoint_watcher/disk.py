@@ -139,7 +139,7 @@ class Disk:
         return Started(
             session=session,
             fences={
-                Job(job): FenceRecord(stamp=fence.obeyed, committed=fence.newest_committed, keep=fence.keep)
+                Job(job): FenceRecord(fence.obeyed, fence.newest_committed, fence.keep, fence.hold)
                 for job, fence in (fences or Fences()).jobs.items()
             },
             held=held,
@@ -202,7 +202,7 @@ class Disk:
             case PublishMarkers(session, markers):
                 return self._publish(session, markers)
             case WriteFence(job, record):
-                self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep)
+                self.ramdisk.raise_fence(job, record.stamp, record.committed, record.keep, hold=record.hold)
                 return FenceWritten(job, record)
             case PublishStatus(text):
                 with suppress(NoRoomError):  # the old one stays; a later one says more than this one done again

@@ -100,8 +100,10 @@ class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         stamp: the highest that this node obeyed.
         committed: the newest committed save that it knows of.
         keep: the stamp of the last keep list that it obeyed.
+        hold: that list lets nothing go: people look.
     """
 
     stamp: Stamp = ZERO
     committed: Save | None = None
     keep: Stamp = ZERO
+    hold: bool = False

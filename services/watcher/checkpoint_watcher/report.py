@@ -213,6 +213,8 @@ class Reporter:
             store=authority.store,
             obeyed=authority.fence.stamp,
             newest_committed=authority.committed,
+            keep=authority.fence.keep,
+            hold=authority.fence.hold,
             complete=self.complete,
             held=tuple(sorted(node.of(job), key=lambda held: held.tag)),
             saving=self.saves.on_the_way(job),

@@ -30,11 +30,13 @@ class JobFence(Record, frozen=True, kw_only=True):
         obeyed: highest stamp that it obeyed.
         newest_committed: the newest committed save that it knows of.
         keep: stamp of the last keep list that it obeyed.
+        hold: that list lets nothing go: people look.
     """
 
     obeyed: Stamp = ZERO
     newest_committed: Save | None = None
     keep: Stamp = ZERO
+    hold: bool = False
 
 
 class FenceRecord(Record, frozen=True, kw_only=True):
@@ -47,13 +49,16 @@ class FenceRecord(Record, frozen=True, kw_only=True):
         return self.jobs.get(job, JobFence())
 
     def raised(
-        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO
+        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO, *, hold: bool = False
     ) -> "FenceRecord":
-        """Return the record with a job's entry raised; no number ever goes down."""
+        """Return the record with a job's entry raised; no number ever goes down, and `hold` is of the later list."""
         old = self.of(job)
         saves = [save for save in (old.newest_committed, committed) if save is not None]
         new = JobFence(
-            obeyed=max(old.obeyed, obeyed), newest_committed=max(saves, default=None), keep=max(old.keep, keep)
+            obeyed=max(old.obeyed, obeyed),
+            newest_committed=max(saves, default=None),
+            keep=max(old.keep, keep),
+            hold=hold if keep > old.keep else old.hold,
         )
         return FenceRecord(jobs={**self.jobs, job: new})
 

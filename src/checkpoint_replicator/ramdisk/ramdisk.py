@@ -100,9 +100,11 @@ class Ramdisk:
         return recovery
 
     def raise_fence(
-        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO
+        self, job: Job, obeyed: Stamp = ZERO, committed: Save | None = None, keep: Stamp = ZERO, *, hold: bool = False
     ) -> JobFence:
         """Write down the highest stamp obeyed and the newest committed save, before acting on them; never lowers.
+
+        `keep` and `hold` are of the last keep list that was obeyed.
 
         What does not parse any more is set aside, and written anew from what this process knows.
 
@@ -111,7 +113,7 @@ class Ramdisk:
         """
         found, _ = self.read_fences()
         old = found or FenceRecord()
-        new = old.raised(job, obeyed, committed, keep)
+        new = old.raised(job, obeyed, committed, keep, hold=hold)
         if new != old or self._spoilt:
             self.fences.write(new)
             self._fenced, self._spoilt = new, False

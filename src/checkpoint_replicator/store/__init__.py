@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
 from checkpoint_replicator.wishes import WishAnswer
 
-__all__ = ["AddEvent", "Change", "Delete", "ManifestStore", "Renewal", "SetHash", "SetScores", "Snapshot"]
+__all__ = ["AddEvent", "Change", "Delete", "Denial", "ManifestStore", "Renewal", "SetHash", "SetScores", "Snapshot"]
 
 
 class SetHash(msgspec.Struct, frozen=True):
@@ -46,6 +47,15 @@ class AddEvent(msgspec.Struct, frozen=True):
 
 
 Change = SetHash | SetScores | Delete | AddEvent
+
+
+class Denial(StrEnum):
+    """Why a lease was not given."""
+
+    HELD = "held"
+    """Another has it."""
+    EMPTY = "empty"
+    """Redis holds no fence of the job: it lost its data, and who asked patiently leaves it to who remembers them."""
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -117,8 +127,10 @@ class ManifestStore(Protocol):
         """Wait until somebody called `add_job`, at most so long; only a wake-up, which may be lost or come in vain."""
         ...
 
-    async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
-        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None.
+    async def acquire(self, job: Job, lease: Lease, ttl: float, *, patient: bool = False) -> Lease | Denial:
+        """Take the lease if nobody has it: returns it with its token, one above the fence's.
+
+        With `patient` it is not taken where there is no fence.
 
         The fence is raised to that token. Who has it already (the same incarnation) gets it again as it is, so that a
         repeated call is harmless. One that does not parse, does not end, or ends far later than any coordinator asks

@@ -29,7 +29,7 @@ from checkpoint_replicator.fence import ZERO, Stamp, parse_stamp
 from checkpoint_replicator.ids import Host, Incarnation, Job, Rank, StoreId, new_id
 from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import Help, HostRecord, Lease, NodeView
-from checkpoint_replicator.store import Change, Renewal, Snapshot
+from checkpoint_replicator.store import Change, Denial, Renewal, Snapshot
 from checkpoint_replicator.store.fields import from_fields, from_json, score_text, to_fields, to_json
 from checkpoint_replicator.store.keys import EVENTS_LIMIT, HOSTS, JOBS, STORE, host_key, job_key
 from checkpoint_replicator.store.pieces import Piece, calls
@@ -215,14 +215,16 @@ class RedisManifestStore:
     # ---- the lease, and writes under it
 
     @_understood
-    async def acquire(self, job: Job, lease: Lease, ttl: float) -> Lease | None:
-        """Take the lease if nobody has it: returns it with its token, one above the fence's, else None."""
+    async def acquire(self, job: Job, lease: Lease, ttl: float, *, patient: bool = False) -> Lease | Denial:
+        """Take the lease if nobody has it: returns it with its token, one above the fence's."""
         fields = msgspec.to_builtins(lease)
         del fields["token"]
         head = f'{to_json(fields)[:-1]},"token":'
         keys = [job_key(job, "lease"), job_key(job, "fence")]
-        [token] = await self._send(self._eval("acquire", keys, [lease.incarnation, _millis(ttl), head]))
-        return None if token is None else msgspec.structs.replace(lease, token=int(token))
+        arguments = [lease.incarnation, _millis(ttl), head, str(int(patient))]
+        [answer] = await self._send(self._eval("acquire", keys, arguments))
+        text = _text(answer, keys[0])
+        return Denial(text) if text in set(Denial) else msgspec.structs.replace(lease, token=int(text))
 
     @_understood
     async def renew(self, job: Job, lease: Lease, ttl: float) -> Renewal:

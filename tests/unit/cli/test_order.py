@@ -38,7 +38,9 @@ class Coordinator:
     async def begin(self, name: str = "c1") -> None:
         endpoint = await self.bus.pull("tcp://127.0.0.1:0", self.hear)
         wanted = Lease(incarnation=Incarnation(name), token=0, host=Host("head"), reports=endpoint, beacons="tcp://x:1")
-        self.lease = self.model.acquire(JOB, wanted, 60)
+        lease = self.model.acquire(JOB, wanted, 60)
+        assert isinstance(lease, Lease)
+        self.lease = lease
 
     async def hear(self, received: Received) -> None:
         self.heard.append(received)

@@ -134,7 +134,7 @@ async def test_what_strangers_can_cause_is_counted_each_time_and_logged_now_and_
 async def test_an_answer_of_redis_that_nobody_foresaw_ends_the_office_and_not_only_its_decisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(MemoryManifestStore, "acquire", broken)

@@ -40,3 +40,16 @@ def test_a_plan_follows_peers_that_come_and_go() -> None:
     bench.run(5)
     [holder] = bench.view(nodes[0]).plan.shards[0].holders  # type: ignore[union-attr]
     assert holder.incarnation == spare.incarnation
+
+
+def test_a_job_is_not_idle_because_the_clock_of_redis_jumps() -> None:
+    bench = Bench()
+    bench.coordinator()
+    nodes = bench.cluster(2)
+    assert bench.run(5, bench.all_running)
+    for rank, node in enumerate(nodes):
+        node.hold(Save(Epoch(1), Step(5)), rank, 0, SHAPE, own=True)
+    bench.run(3)
+    bench.skew = 3 * 24 * 3600.0
+    bench.run(10)
+    assert bench.epoch["state"] == "running"

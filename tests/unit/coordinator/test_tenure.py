@@ -3,7 +3,7 @@ from checkpoint_coordinator.words import AcquireLease, LeaseAnswered, LeaseRenew
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, StoreId
 from checkpoint_replicator.records import Lease
-from checkpoint_replicator.store import Renewal
+from checkpoint_replicator.store import Denial, Renewal
 from checkpoint_replicator.times import Times
 
 LEASE = Lease(incarnation=Incarnation("me"), token=7, host=Host("head"), reports="", beacons="")
@@ -24,9 +24,30 @@ def test_a_stand_by_asks_again_and_again_one_request_at_a_time() -> None:
     tenure = Tenure(Times())
     assert tenure.wanted(0) == [AcquireLease(0)]
     assert tenure.wanted(1) == []
-    assert tenure.answered(LeaseAnswered(0, None), 1) is Change.DENIED
+    assert tenure.answered(LeaseAnswered(0, Denial.HELD), 1) is Change.DENIED
     assert tenure.wanted(1) == []
-    assert tenure.wanted(1.5) == [AcquireLease(1.5)]
+    assert tenure.wanted(1.5) == [AcquireLease(1.5, patient=True)]
+
+
+def test_a_stand_by_leaves_an_empty_redis_to_who_had_the_lease_for_as_long_as_one_lives() -> None:
+    tenure = Tenure(Times())
+    tenure.wanted(0)
+    tenure.answered(LeaseAnswered(0, Denial.HELD), 0)
+    for now in (10.0, 15.0, 19.9):
+        assert tenure.wanted(now) == [AcquireLease(now, patient=True)]
+        assert tenure.answered(LeaseAnswered(now, Denial.EMPTY), now) is Change.DENIED
+    assert tenure.wanted(20.4) == [AcquireLease(20.4)]
+    assert tenure.answered(LeaseAnswered(20.4, LEASE), 20.4) is Change.TAKEN
+    tenure.drop(21)
+    assert tenure.wanted(21) == [AcquireLease(21)]  # this one remembers, and does not wait
+
+
+def test_a_stand_by_of_a_redis_that_filled_again_is_patient_anew() -> None:
+    tenure = Tenure(Times())
+    for now, denial in ((0, Denial.HELD), (10, Denial.EMPTY), (11, Denial.HELD), (20.5, Denial.EMPTY)):
+        tenure.wanted(now)
+        tenure.answered(LeaseAnswered(now, denial), now)
+    assert tenure.wanted(25) == [AcquireLease(25, patient=True)]
 
 
 def test_the_lease_is_renewed_every_three_seconds() -> None:
@@ -59,7 +80,7 @@ def test_late_answers_to_earlier_requests_mean_nothing() -> None:
     tenure = holder()
     tenure.wanted(103)
     assert tenure.renewed(renewal(99, held=False)) is Change.NOTHING
-    assert tenure.answered(LeaseAnswered(42, None), 103) is Change.NOTHING
+    assert tenure.answered(LeaseAnswered(42, Denial.HELD), 103) is Change.NOTHING
     assert tenure.lease == LEASE
 
 

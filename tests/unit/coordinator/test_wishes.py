@@ -351,6 +351,24 @@ def test_a_hold_freezes_a_list_that_some_node_has_not_obeyed_yet() -> None:
     assert save(1, 0) in {tag.save for tag in nodes[1].held}
 
 
+def test_a_hold_is_not_done_before_hosts_spoke_that_this_coordinator_has_not_heard_yet() -> None:
+    bench, nodes = trained(1)
+    bench.coordinators[0].paused = True
+    nodes[1].alive = False
+    second = bench.coordinator("c2")
+    assert bench.run(30, lambda: second.machine.active)
+    ident = bench.wish("hold")
+    bench.run(2)
+    answer = bench.answer(ident)
+    assert answer is not None
+    assert (answer.state, answer.reason) == ("taken", "waiting for node-1")
+    nodes[1].alive = True
+    bench.run(3)
+    answer = bench.answer(ident)
+    assert answer is not None
+    assert (answer.state, answer.reason) == ("done", "nothing is deleted, pruned or backed up (2 hosts obey)")
+
+
 def test_a_hold_stands_before_the_first_release_and_over_a_take_over() -> None:
     bench = Bench()
     bench.coordinator()

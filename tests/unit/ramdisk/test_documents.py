@@ -63,5 +63,8 @@ def test_fields_of_a_newer_build_are_ignored(tmp_path: Path) -> None:
 def test_a_fence_is_never_lowered() -> None:
     high, low = Stamp(2, Epoch(5), 9), Stamp(1, Epoch(9), 9)
     newer, older = Save(Epoch(2), Step(1)), Save(Epoch(1), Step(100))
+    held = FenceRecord().raised(JOB, keep=high, hold=True)
+    assert held.raised(JOB, keep=low).of(JOB).hold
+    assert not held.raised(JOB, keep=Stamp(high.token + 1, high.epoch, high.number)).of(JOB).hold
     record = FenceRecord().raised(JOB, high, newer, low).raised(JOB, low, older).raised(JOB)
     assert record.of(JOB) == JobFence(obeyed=high, newest_committed=newer, keep=low)

@@ -6,15 +6,19 @@
 -- ARGV[1]  incarnation
 -- ARGV[2]  time to live in milliseconds
 -- ARGV[3]  JSON of the lease up to the token, which the script adds with the closing brace
--- Returns the token as text, or nothing where another has the lease.
+-- ARGV[4]  1: do not take it where there is no fence, since Redis lost its data then
+-- Returns the token as text, or the reason: `held` where another has the lease, `empty` for the fourth argument.
 
+if ARGV[4] == '1' and redis.call('EXISTS', KEYS[2]) == 0 then
+  return 'empty'
+end
 local stamp = fence(KEYS[2])
 local token = stamp[1] + 1
 local held = lease(KEYS[1])
 local left = run('PTTL', KEYS[1])
 if held and left ~= -1 and left <= 10 * tonumber(ARGV[2]) then
   if held.incarnation ~= ARGV[1] or not counted(held.token) then
-    return false
+    return 'held'
   end
   token = held.token
 end
