@@ -455,4 +455,20 @@ MUTANTS: Final = (
         "oldest = order[:1]",
         "tests/unit/test_keep.py::test_a_save_that_failed_does_not_take_the_place_of_the_oldest_that_can_commit",
     ),
+    Mutant(
+        "takes the lease of an emptied Redis from who remembers",
+        5,
+        "checkpoint_coordinator.tenure",
+        "patient = self._stands_by and",
+        "patient = not now and",
+        "tests/scenario/test_store_loss.py::test_what_people_ordered_outlives_flushall_since_a_stand_by_leaves_the_lease_to_who_remembers",
+    ),
+    Mutant(
+        "does not ask hosts for a hold that Redis lost",
+        5,
+        "checkpoint_coordinator.wishes",
+        "if held and desk.state.hold is None:",
+        "if False:",
+        "tests/scenario/test_store_loss.py::test_a_hold_is_found_on_the_hosts_when_redis_and_who_remembered_it_are_gone[flushed]",
+    ),
 )

@@ -24,4 +24,6 @@ KEPT: Final = (
     Kept(308, "a watcher woke up all the time when an order to forget was taken back"),
     Kept(571, "a failed session held its save on a host that the job went on without"),
     Kept(867, "a report of an earlier life of a watcher that came late silenced the present one for good"),
+    Kept(25, "a hold was lost with the data of Redis, and saves went while people looked at them"),
+    Kept(1580, "a job that trained was called idle when the clock of Redis jumped ahead"),
 )
