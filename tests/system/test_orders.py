@@ -35,7 +35,7 @@ def keys(cluster: LiveCluster) -> set[str]:
     return set(CliRunner().invoke(main, words).stdout.split())
 
 
-async def test_a_hold_keeps_every_save_and_an_older_one_can_be_ordered_back(cluster: LiveCluster) -> None:
+async def test_a_hold_keeps_every_save_and_an_older_one_can_be_ordered_back_over_a_lost_redis(cluster: LiveCluster) -> None:
     team = cluster.team(JOB)
     assert await team.restore() is None
     await team.save(1)
@@ -52,6 +52,8 @@ async def test_a_hold_keeps_every_save_and_an_older_one_can_be_ordered_back(clus
     ordered = command(cluster, "restore", "--save", "1.1")
     assert (ordered.returncode, ordered.stdout) == (0, "save 1.1 is restored at the next start of all trainers\n")
     assert "save 1.1 is ordered for the next release" in command(cluster, "explain").stdout
+    assert CliRunner().invoke(main, ["redis", "-u", cluster.redis, "FLUSHALL"]).output == "OK\n"
+    await eventually(lambda: {f"ckpt:{{{JOB}}}:hold", f"ckpt:{{{JOB}}}:forced"} <= keys(cluster), 30)
     team = cluster.team(JOB)
     assert await team.restore() == 1
     assert "that was ordered by people, by command" in command(cluster, "explain").stdout
