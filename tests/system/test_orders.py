@@ -35,7 +35,7 @@ def keys(cluster: LiveCluster) -> set[str]:
     return set(CliRunner().invoke(main, words).stdout.split())
 
 
-async def test_a_hold_keeps_every_save_and_an_older_one_can_be_ordered_back_over_a_lost_redis(cluster: LiveCluster) -> None:
+async def test_a_hold_keeps_every_save_and_an_older_one_comes_back_over_a_lost_redis(cluster: LiveCluster) -> None:
     team = cluster.team(JOB)
     assert await team.restore() is None
     await team.save(1)
