@@ -13,6 +13,7 @@
     - `UnreachableError` 75: Redis, the backup store or a peer does not answer
       - `NoServerError` 75: nobody answers at the address of Redis
     - `BusyError` 75: somebody else holds the lock
+    - `NoJobError` 75: Redis knows no job at all, for now
 """
 
 from typing import ClassVar
@@ -21,6 +22,7 @@ __all__ = [
     "BusyError",
     "ConfigError",
     "CorruptError",
+    "NoJobError",
     "NoRoomError",
     "NoServerError",
     "PermanentError",
@@ -112,3 +114,7 @@ class NoServerError(UnreachableError):
 
 class BusyError(TransientError):
     """Somebody else holds the lock."""
+
+
+class NoJobError(TransientError):
+    """Redis knows no job at all: it was emptied, or no trainer came yet; either way that changes by itself."""

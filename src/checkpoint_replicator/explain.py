@@ -7,6 +7,7 @@ be looked up with `redis-cli`.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import EpochRecord, EpochState, NodeView, Outcome, RestoreRecord
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.store.fields import from_fields
@@ -118,7 +119,7 @@ def _people(hashes: Hashes) -> Iterator[str]:
         yield f"{from_fields(Forced, hashes['forced'], 'forced')} is ordered for the next release"
     if hashes.get("hold"):
         reason = from_fields(Hold, hashes["hold"], "hold").reason
-        yield "people hold all deleting, pruning and backups" + (f": {reason}" if reason else "")
+        yield "people hold all deleting, pruning and backups" + (f": {quote(reason)}" if reason else "")
     if hashes.get("branch"):
         branch = from_fields(Branch, hashes["branch"], "branch")
         yield f"people ordered {branch}: a new line of saves, of which no backup is verified yet"

@@ -12,13 +12,14 @@ from checkpoint_replicator.records import KeepList, NodeView
 from checkpoint_replicator.save import parse_save
 from checkpoint_replicator.store import ManifestStore
 from checkpoint_replicator.store.fields import from_fields, from_json
-from checkpoint_replicator.wishes import Branch, Forced, Hold
+from checkpoint_replicator.wishes import Branch, Forced, Forgetting, Hold, WishAnswer
 
 __all__ = [
     "UNREADABLE",
     "BackupStatus",
     "ClusterStatus",
     "JobStatus",
+    "MakingStatus",
     "NodeStatus",
     "Protection",
     "SaveStatus",
@@ -38,7 +39,7 @@ class Protection(StrEnum):
     NONE = "none"
     """Nothing is committed."""
     UNKNOWN = "unknown"
-    """A save was committed, and no node reports any more: what of it still stands is not known."""
+    """A save was committed, and no node reports any more, or nobody judges: what of it still stands is not known."""
     UNPROTECTED = "unprotected"
     """No copy on another host: the loss of one host loses the save."""
     PROTECTED = "protected"
@@ -47,6 +48,9 @@ class Protection(StrEnum):
 
 UNREADABLE: Final = "unreadable"
 """The state of a job of which a value in Redis does not parse."""
+UNJUDGED: Final = "no coordinator judges it"
+CLOSED: Final = frozenset({"complete", "abandoned", "superseded"})
+"""States of backups that nobody works on."""
 
 
 class NodeStatus(Status, frozen=True, kw_only=True):
@@ -85,6 +89,15 @@ class BackupStatus(Status, frozen=True, kw_only=True):
     age: float
 
 
+class MakingStatus(Status, frozen=True, kw_only=True):
+    """The backup that is under way: how far it is, and why it does not go on; empty where it does."""
+
+    name: str
+    save: str
+    state: str
+    reason: str = ""
+
+
 class JobStatus(Status, frozen=True, kw_only=True):
     """One job."""
 
@@ -105,6 +118,7 @@ class JobStatus(Status, frozen=True, kw_only=True):
     laggards: tuple[str, ...] = ()
     saves: tuple[SaveStatus, ...] = ()
     backup: BackupStatus | None = None
+    making: MakingStatus | None = None
     hold: str | None = None
     """Why people hold all deleting; None: they do not."""
     ordered: str = ""
@@ -113,6 +127,8 @@ class JobStatus(Status, frozen=True, kw_only=True):
     """What the saves go on from since people ordered it, until that line has a backup; older saves count no more."""
     failure: str = ""
     """Why the last start failed, while trainers are waited for; empty where it did not."""
+    forgetting: str | None = None
+    """Who is waited for while the hosts remove all that they have of it; None: it is not being forgotten."""
     mixed: bool = False
     """It was written all the time while it was read: the parts may be of different moments."""
 
@@ -172,6 +188,8 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         _node(Rank(rank), members.get(Rank(rank)), alive.get(str(rank)), hashes.get(f"node:{rank}", {}))
         for rank in ranks
     )
+    if view.lease is None:  # what stands there is of whoever judged last
+        nodes = tuple(msgspec.structs.replace(node, state="unknown", reason=UNJUDGED) for node in nodes)
     names = sorted(hashes.get("steps", {}), key=parse_save)
     saves = tuple(_save(name, hashes.get(f"step:{name}", {}), view.keep) for name in names)
     committed = view.keep.upto if view.keep else None
@@ -191,10 +209,12 @@ def job_status(job: Job, view: NodeView, hashes: Mapping[str, Mapping[str, str]]
         laggards=tuple(f"{node.host or f'rank {node.rank}'}: {node.state}" for node in nodes if node.state != "ok"),
         saves=saves,
         backup=_backup(hashes.get("lastbackup", {}), now),
+        making=_making(hashes),
         hold=from_fields(Hold, hashes["hold"], "hold").reason if hashes.get("hold") else None,
         ordered=str(from_fields(Forced, hashes["forced"], "forced")) if hashes.get("forced") else "",
         line=str(from_fields(Branch, hashes["branch"], "branch")) if hashes.get("branch") else "",
         failure=epoch.failure if epoch else "",
+        forgetting=_forgetting(hashes),
     )
 
 
@@ -214,6 +234,23 @@ def _backup(fields: Mapping[str, str], now: float) -> BackupStatus | None:
         return None
     age = now - float(fields.get("verified_at", "0"))
     return BackupStatus(name=fields.get("name", ""), save=fields.get("save", ""), age=round(age, 1))
+
+
+def _making(hashes: Mapping[str, Mapping[str, str]]) -> MakingStatus | None:
+    names = (key.partition(":")[2] for key in hashes if key.startswith("backup:"))
+    name = max((name for name in names if hashes[f"backup:{name}"].get("state") not in CLOSED), default=None)
+    if name is None:
+        return None
+    fields = hashes[f"backup:{name}"]
+    reason = fields.get("reason", "")
+    return MakingStatus(name=name, save=fields.get("save", ""), state=fields.get("state", "unknown"), reason=reason)
+
+
+def _forgetting(hashes: Mapping[str, Mapping[str, str]]) -> str | None:
+    if not hashes.get("forgetting"):
+        return None
+    text = hashes.get("wishes", {}).get(from_fields(Forgetting, hashes["forgetting"], "forgetting").wish)
+    return "" if text is None else from_json(WishAnswer, text, "wishes").reason
 
 
 def _node(rank: Rank, member: Host | None, alive: str | None, fields: Mapping[str, str]) -> NodeStatus:

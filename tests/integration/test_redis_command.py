@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from checkpoint_replicator.cli import main
 from checkpoint_replicator.cli.redis import redis
 from checkpoint_replicator.embedded import EmbeddedRedis
 from support.redis import absent, command
@@ -139,3 +141,14 @@ def test_database_user_and_password_of_the_url_are_used(theirs: str, url: str) -
         assert (code, error.startswith(b"AUTH failed: WRONGPASS")) == (1, True)
     finally:
         command(url, "ACL", "DELUSER", "me")
+
+
+def test_a_server_is_reached_by_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with EmbeddedRedis(tmp_path / "data", extra=("--unixsocket", str(path))):
+        own = f"unix://{path}?db=3"
+        assert CliRunner().invoke(redis, ["-u", own, "--raw", "SET", "there", "1"]).stdout == "OK\n"
+        assert CliRunner().invoke(redis, ["-u", own, "--raw", "GET", "there"]).stdout == "1\n"
+        assert CliRunner().invoke(redis, ["-u", f"unix://{path}", "--raw", "GET", "there"]).stdout == "\n"
+        shown = CliRunner().invoke(main, ["status", "--redis", f"unix://{path}"])
+        assert (shown.exit_code, shown.stdout) == (0, "no job yet; hosts: none\n")

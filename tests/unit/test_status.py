@@ -8,18 +8,20 @@ from checkpoint_replicator.records import EpochRecord, EpochState, HostRecord, K
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.status import (
+    UNJUDGED,
     UNREADABLE,
     BackupStatus,
     ClusterStatus,
     JobStatus,
+    MakingStatus,
     NodeStatus,
     Protection,
     SaveStatus,
     job_status,
     read_cluster,
 )
-from checkpoint_replicator.store.fields import to_fields
-from checkpoint_replicator.wishes import Branch
+from checkpoint_replicator.store.fields import to_fields, to_json
+from checkpoint_replicator.wishes import Branch, Forgetting, WishAnswer, WishState
 from support.memory_store import MemoryManifestStore, StoreModel
 
 JOB = Job("j")
@@ -81,7 +83,9 @@ def test_the_picture_of_a_running_job() -> None:
 
 def test_a_job_of_which_no_node_reports_any_more_is_not_called_protected() -> None:
     view = NodeView(
-        epoch=EPOCH, keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9)), keep=(Save(Epoch(2), Step(9)),))
+        lease=LEASE,
+        epoch=EPOCH,
+        keep=KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9)), keep=(Save(Epoch(2), Step(9)),)),
     )
     hashes = {"steps": {"2.9": "1"}, "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"}}
     status = job_status(JOB, view, hashes, 1000.0)
@@ -95,9 +99,45 @@ def test_a_rank_of_no_member_stands_with_the_host_that_had_it_last() -> None:
         "node:0": {"host": "node-0"},
         "node:1": {"host": "node-1"},
     }
-    status = job_status(JOB, NodeView(epoch=epoch), hashes, 0.0)
+    status = job_status(JOB, NodeView(lease=LEASE, epoch=epoch), hashes, 0.0)
     assert [node.host for node in status.nodes] == ["node-0", "node-1"]
     assert status.laggards == ("node-1: suspect",)
+
+
+def test_without_a_coordinator_nothing_is_claimed_of_any_rank() -> None:
+    keep = KeepList(stamp=STAMP, upto=Save(Epoch(2), Step(9)), keep=(Save(Epoch(2), Step(9)),))
+    hashes = {
+        "steps": {"2.9": "1"},
+        "step:2.9": {"state": "committed", "copies": "1", "unprotected": "no"},
+        "alive": {"0": '{"state":"ok","age":1.2}', "1": '{"state":"ok","age":1.2}'},
+    }
+    judged = job_status(JOB, NodeView(lease=LEASE, epoch=EPOCH, keep=keep), hashes, 0.0)
+    assert (judged.protection, judged.laggards) == (Protection.PROTECTED, ())
+    status = job_status(JOB, NodeView(epoch=EPOCH, keep=keep), hashes, 0.0)
+    assert {(node.state, node.reason) for node in status.nodes} == {("unknown", UNJUDGED)}
+    assert (status.coordinator, status.protection, status.replicas) == ("", Protection.UNKNOWN, 0)
+    assert status.laggards == ("node-0: unknown", "node-1: unknown")
+
+
+def test_a_backup_that_is_under_way_is_shown_with_why_it_does_not_go_on() -> None:
+    full = "node-0: No space left on device"
+    hashes = {
+        "backup:2026-01-01_00-00": {"state": "complete", "save": "1.1"},
+        "backup:2026-01-01_00-30": {"state": "superseded", "save": "1.2", "reason": "people went back"},
+        "backup:2026-01-01_01-00": {"state": "reserving", "save": "2.9", "reason": full},
+        "backup:2026-01-01_01-01": {"state": "abandoned", "save": "2.9", "reason": "no"},
+    }
+    made = MakingStatus(name="2026-01-01_01-00", save="2.9", state="reserving", reason=full)
+    assert job_status(JOB, NodeView(), hashes, 0.0).making == made
+    del hashes["backup:2026-01-01_01-00"]
+    assert job_status(JOB, NodeView(), hashes, 0.0).making is None
+
+
+def test_who_is_waited_for_while_a_job_is_forgotten_is_shown() -> None:
+    hashes = {"forgetting": to_fields(Forgetting(wish="w"))}
+    assert job_status(JOB, NodeView(), hashes, 0.0).forgetting == ""
+    told = WishAnswer(kind="forget", state=WishState.TAKEN, reason="waiting for node-1")
+    assert job_status(JOB, NodeView(), {**hashes, "wishes": {"w": to_json(told)}}, 0.0).forgetting == told.reason
 
 
 def test_a_line_of_saves_that_people_began_and_a_start_that_failed_are_in_the_picture() -> None:

@@ -25,6 +25,8 @@ from checkpoint_replicator.wishes import Branch
 __all__ = ["Archive"]
 
 MOST_RECORDS: Final = 64
+MOST_ROUNDS: Final = 3
+"""So many tries that failed one after another are an alarm."""
 MOST_ORDER: Final = 80
 """Characters of `restore.version` that are looked at; a backup's name has 16."""
 
@@ -59,6 +61,10 @@ class Archive:
         self._held = False
         self._unverified_since: float | None = None
         self._overdue = False
+        self._trouble = ""
+        """Why the last backup failed; empty since one was verified."""
+        self._rounds = 0
+        """So often one failed since then."""
 
     @property
     def superseded(self) -> frozenset[str]:
@@ -266,7 +272,8 @@ class Archive:
             turn=self._times.uploader_turn,
             new_id=self._new_id,
             put=self._put,
-            note=self._note,
+            note=self._note_making,
+            before=self._trouble,
         )
         if begun is not None:
             making.phase, making.name, making.stamp = Phase.RESERVING, begun.name, begun.stamp
@@ -329,6 +336,18 @@ class Archive:
         self.records[record.name] = record
         while len(self.records) > MOST_RECORDS:
             del self.records[min(self.records)]
+
+    def _note_making(self, event: str, **fields: str) -> None:
+        """Pass on what is told of a backup, and raise an alarm, once, where one after another fails."""
+        if event == "backup_verified":
+            self._trouble, self._rounds = "", 0
+        if event == "backup_failed":
+            self._trouble = fields.get("reason", "")
+            self._rounds += 1
+        self._note(event, **fields)
+        if event == "backup_failed" and self._rounds == MOST_ROUNDS:
+            reason = f"{self._rounds} tries failed one after another; {self._trouble}"
+            self._note("backups_failing", backup=fields.get("backup", ""), save=fields.get("save", ""), reason=reason)
 
     def _note(self, event: str, **fields: str) -> None:
         self.notes.append({"event": event, **fields})

@@ -8,18 +8,24 @@ own copy and is shown as unprotected.
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
 from checkpoint_coordinator.inventory import Found
 from checkpoint_coordinator.membership import ranks_text
 from checkpoint_replicator.ids import Address, Host, Rank
+from checkpoint_replicator.messages import Fault
 from checkpoint_replicator.placement import Placement
 from checkpoint_replicator.records import Member
 from checkpoint_replicator.save import Save, ShardKey, shards_of
 from checkpoint_replicator.shape import Shape
 
-__all__ = ["Crew", "SaveState", "SaveVerdict", "judge", "protection"]
+__all__ = ["UNTAKEN", "Crew", "SaveState", "SaveVerdict", "judge", "protection"]
+
+UNTAKEN: Final = frozenset({"refused", "unsupported"})
+"""Kinds of faults of a save that a node could not take: its shard will not come, unless another draft stands."""
+MOST_NAMED: Final = 4
 
 
 class SaveState(StrEnum):
@@ -94,7 +100,7 @@ def judge(
     found: Found | None,
     crew: Crew,
     *,
-    faults: Sequence[tuple[Host, str, str]] = (),
+    faults: Sequence[tuple[Host, Fault]] = (),
 ) -> SaveVerdict:
     """Judge a save of the running epoch.
 
@@ -102,7 +108,7 @@ def judge(
         save: which.
         found: what hosts hold of it in the epoch's shape; None: nothing yet.
         crew: who saves.
-        faults: host, kind and reason of what hosts could not do for this save.
+        faults: what hosts could not do for this save.
     """
     shards: dict[ShardKey, Address] = {}
     absent: list[ShardKey] = []
@@ -115,11 +121,14 @@ def judge(
     short, least = _shortfall(found, shards, crew)
     unprotected = least == 0
     state, reason = _fault_state(save, faults)
+    untaken = _untaken(absent, crew, faults) if state is None and absent else []
+    if untaken:
+        state, reason = SaveState.INCOMPLETE, "; ".join(untaken[:MOST_NAMED])
     if state is None and absent:
         state, reason = SaveState.SAVING, f"{_laggards(absent, crew)} did not save it yet"
     if state is None and short:
-        told = [reason for _, kind, reason in faults if kind == "uncopied"]
-        state, reason = SaveState.REPLICATING, "; ".join((short, *told[:4]))
+        told = [fault.reason for _, fault in faults if fault.kind == "uncopied"]
+        state, reason = SaveState.REPLICATING, "; ".join((short, *told[:MOST_NAMED]))
     if state is None:
         state = SaveState.COMMITTED
     return SaveVerdict(state=state, reason=reason, shards=shards, copies_min=least, unprotected=unprotected)
@@ -165,12 +174,19 @@ def _laggards(absent: Sequence[ShardKey], crew: Crew) -> str:
     return ", ".join(names) + more
 
 
-def _fault_state(save: Save, faults: Sequence[tuple[Host, str, str]]) -> tuple[SaveState | None, str]:
+def _fault_state(save: Save, faults: Sequence[tuple[Host, Fault]]) -> tuple[SaveState | None, str]:
     for kind, state in (("mutated", SaveState.MUTATED), ("skipped", SaveState.SKIPPED)):
-        for host, found, reason in faults:
-            if found == kind:
-                return state, f"{host}: {reason or f'save {save} {kind}'}"
-    for host, found, reason in faults:
-        if found == "unsupported":
-            return SaveState.INCOMPLETE, f"{host}: {reason}"
+        for host, fault in faults:
+            if fault.kind == kind:
+                return state, f"{host}: {fault.reason or f'save {save} {kind}'}"
     return None, ""
+
+
+def _untaken(absent: Sequence[ShardKey], crew: Crew, faults: Sequence[tuple[Host, Fault]]) -> list[str]:
+    """Say why shards that nobody has will not come; of a shard that stands a draft that was not taken says nothing."""
+    hosts = {crew.host(key.rank): key.rank for key in absent}
+    return [
+        f"rank {hosts[host]} on {host}: {fault.reason}"
+        for host, fault in faults
+        if fault.kind in UNTAKEN and host in hosts and (fault.key is None or fault.key in absent)
+    ]

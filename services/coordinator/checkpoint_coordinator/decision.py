@@ -10,12 +10,12 @@ from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.restarts import LOOP, loop_text, older, restores
 from checkpoint_coordinator.restore import Choice, Facts, choose, newest_epoch, plan
 from checkpoint_coordinator.witness import backup_silence, given_up, member_silence, silent, trace, trace_shape
-from checkpoint_replicator.ids import Epoch, Rank
+from checkpoint_replicator.ids import Epoch, Job, Rank
 from checkpoint_replicator.records import EpochRecord, EpochState, Outcome, RestoreRecord
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.wishes import BY_COMMAND, BY_FILE, Forced
 
-__all__ = ["LISTING_PERIOD", "Decision"]
+__all__ = ["LISTING_PERIOD", "Decision", "ways_out"]
 
 MOST_ROUNDS: Final = 3
 ROUNDS_PERIOD: Final = 60.0
@@ -195,6 +195,8 @@ class Decision:
         made = desk.state.restore
         if epoch is None or epoch.shape is None:
             return
+        if choice.outcome is Outcome.LOST and facts.forced is None and not facts.order_fault:
+            choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; {ways_out(desk.job)}")
         again = made is not None and made.outcome is choice.outcome is Outcome.UNKNOWN
         if again and made is not None and (made.reason == choice.reason or now - self.reason_at < REASON_PERIOD):
             return
@@ -255,3 +257,11 @@ class Decision:
         if count >= LOOP:
             return loop_text(desk.job, choice.save, count, older(choice.save, facts.stock))
         return choice.reason if newest is not None and choice.save < newest else ""
+
+
+def ways_out(job: Job) -> str:
+    """Say how people begin anew where all is lost."""
+    return (
+        f"to begin anew: `checkpoint-replicator restore --job {job} --none` for one release, "
+        f"or `checkpoint-replicator forget --job {job}`"
+    )

@@ -118,8 +118,9 @@ def hashes(state: State, texts: Texts | None = None) -> Hashes:
     if state.epoch is not None:
         show("epoch", state.epoch, partial(to_fields, state.epoch))
         if state.restore is not None:
-            make = partial(_restore, state.restore, state.plans)
-            show(f"restore:{state.epoch.number}", state.restore, make, *state.plans, *state.plans.values())
+            make = partial(_restore, state.restore, state.plans, released=state.epoch.released)
+            more = (*state.plans, *state.plans.values(), state.epoch.released)
+            show(f"restore:{state.epoch.number}", state.restore, make, *more)
     if state.keep is not None:
         show("keep", state.keep, partial(to_fields, state.keep))
     show("orders", None, partial(_orders, state.orders), *state.orders, *state.orders.values())
@@ -207,8 +208,9 @@ def _scores(saves: Sequence[Save]) -> dict[str, str]:
     return {str(save): score_text(score(save)) for save in saves}
 
 
-def _restore(record: RestoreRecord, plans: Mapping[Rank, FetchPlan]) -> dict[str, str]:
+def _restore(record: RestoreRecord, plans: Mapping[Rank, FetchPlan], *, released: bool) -> dict[str, str]:
     fields = {"decision": to_json(record), "outcome": str(record.outcome), "reason": record.reason}
+    fields["released"] = "yes" if released else "no"
     if record.save is not None:
         fields["save"] = str(record.save)
         fields["source"] = f"backup {record.backup}" if record.backup else "hosts"

@@ -121,11 +121,18 @@ class Found(msgspec.Struct, dict=True):
 
 
 class Inventory:
-    """All lines, newest first, and who holds which address under whatever name."""
+    """All lines, newest first, and who holds which address under whatever name.
+
+    Attributes:
+        lines: what is known of each.
+        holders: address to the copies of it.
+        damaged: backups that do not count, in the order of their names; they are looked at for what they lack only.
+    """
 
     def __init__(self) -> None:
         self.lines: dict[Line, Found] = {}
         self.holders: dict[Address, list[Copy]] = {}
+        self.damaged: list[BackupEntry] = []
 
     def __iter__(self) -> Iterator[Found]:
         """Newest first: by epoch and step; in epoch 0, backups of Google's among themselves by their names."""
@@ -165,6 +172,7 @@ def take_stock(
                 holders.append(copy)
     for entry in sorted(backups, key=lambda entry: entry.name):
         if not entry.whole:
+            stock.damaged.append(entry)
             continue
         for tag in entry.tags:
             foreign = entry.name if tag.save.epoch == Epoch(0) else ""

@@ -45,6 +45,7 @@ class Making:
         new_id: makes random ids.
         put: takes its record whenever that changed.
         note: tells people.
+        before: why the one before it failed; its record says so until it is further than its name.
         phase: how far it is; one of CLOSED at its end.
         name: its directory; empty before one is chosen.
         stamp: under which that is reserved.
@@ -62,6 +63,7 @@ class Making:
     new_id: Callable[[], str]
     put: Callable[[BackupRecord], None]
     note: Note
+    before: str = ""
     phase: Phase = Phase.LISTING
     name: str = ""
     stamp: Stamp = ZERO
@@ -186,8 +188,9 @@ class Making:
         self.note("backup_verified", backup=self.name, save=str(self.save), size=str(record.bytes))
 
     def _enter(self, phase: Phase) -> None:
-        self.phase, self.chores, self.reason = phase, [], ""
-        self.put(self._record())
+        again = f"tried again: {self.before}" if self.before and phase is Phase.RESERVING else ""
+        self.phase, self.chores, self.reason = phase, [], again
+        self.put(self._record(again))
 
     def _fail(self, at: Situation, reason: str) -> None:
         """Try the phase again after a pause; after too many rounds give the name up."""

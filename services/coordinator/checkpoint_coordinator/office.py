@@ -52,6 +52,7 @@ ALARMS: Final = frozenset(
     {
         "backup_failed",
         "backup_overdue",
+        "backups_failing",
         "forget_refused",
         "index_lost",
         "lease_lost",

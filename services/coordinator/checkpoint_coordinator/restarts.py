@@ -20,7 +20,9 @@ MOST_OLDER: Final = 8
 
 
 def restores(save: Save, epoch: Epoch, decisions: Iterable[tuple[int, Mapping[str, str]]]) -> int:
-    """Count how often this save was decided in a row, this epoch included.
+    """Count how often this save was restored in a row, this epoch included.
+
+    Epochs that were abandoned before their release do not count: nobody trained on from there.
 
     Args:
         save: what is decided in this epoch.
@@ -29,7 +31,7 @@ def restores(save: Save, epoch: Epoch, decisions: Iterable[tuple[int, Mapping[st
     """
     count = 1
     for number, fields in sorted(decisions, key=lambda pair: pair[0], reverse=True):
-        if number >= epoch:
+        if number >= epoch or fields.get("released") != "yes":
             continue
         if fields.get("save") != str(save):
             break

@@ -193,7 +193,7 @@ def _forced(facts: Facts, forced: Forced) -> Choice:
             backup = forced.backup if forced.backup is not None else choice.backup
             return msgspec.structs.replace(choice, reason=f"{wanted} was ordered", backup=backup)
         faults.append(fault)
-    fault = "; ".join(faults) or _unheld(forced)
+    fault = _unfit(forced, faults, facts.stock)
     if facts.silent:
         reason = f"{wanted} was ordered: {fault}; not known: {', '.join(facts.silent)}"
         return Choice(outcome=Outcome.UNKNOWN, reason=reason)
@@ -209,8 +209,16 @@ def _ordered(forced: Forced, stock: Inventory) -> Iterator[Found]:
             yield found
 
 
-def _unheld(forced: Forced) -> str:
-    return "nobody holds it" if forced.backup is None else "the backup store has no whole backup of this name"
+def _unfit(forced: Forced, faults: Sequence[str], stock: Inventory) -> str:
+    """Say why nothing of what is ordered can be taken; a damaged backup of it is named with what it lacks."""
+    unheld = "nobody holds it" if forced.backup is None else "the backup store has no whole backup of this name"
+    told = "; ".join(faults) or unheld
+    damaged = [
+        f"backup {entry.name} does not count: {entry.reason}"
+        for entry in stock.damaged
+        if entry.name == forced.backup or (forced.save and any(tag.save == forced.save for tag in entry.tags))
+    ]
+    return _join(told, "; ".join(damaged[-MOST_NAMED:]))
 
 
 def ordered_fault(forced: Forced, stock: Inventory) -> str:
@@ -220,7 +228,7 @@ def ordered_fault(forced: Forced, stock: Inventory) -> str:
     faults = [_fault(found, Facts(shape=found.line.shape, stock=stock)) for found in _ordered(forced, stock)]
     if None in faults:
         return ""
-    return "; ".join(fault for fault in faults if fault) or _unheld(forced)
+    return _unfit(forced, [fault for fault in faults if fault], stock)
 
 
 def _fault(found: Found, facts: Facts) -> str | None:

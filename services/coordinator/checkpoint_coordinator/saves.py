@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from checkpoint_coordinator.backups import CLOSED
-from checkpoint_coordinator.commit import Crew, SaveState, SaveVerdict, judge, protection
+from checkpoint_coordinator.commit import UNTAKEN, Crew, SaveState, SaveVerdict, judge, protection
 from checkpoint_coordinator.desk import Desk
 from checkpoint_coordinator.index import SaveRecord
 from checkpoint_coordinator.inventory import Found, Line
@@ -13,6 +13,7 @@ from checkpoint_coordinator.rendezvous import Rendezvous
 from checkpoint_coordinator.witness import committed_by
 from checkpoint_replicator.ids import Host
 from checkpoint_replicator.keep import given_up
+from checkpoint_replicator.messages import Fault
 from checkpoint_replicator.records import Outcome
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.session import SessionState
@@ -39,6 +40,8 @@ class Saves:
         self._moved: dict[Save, tuple[SaveVerdict, float]] = {}
         self._judged: dict[Save, tuple[tuple[object, ...], SaveVerdict]] = {}
         """The last verdict of each save, and on what it was found."""
+        self._untaken: frozenset[Save] = frozenset()
+        """Saves of which some host could not take a shard."""
         self._failing = False
 
     def advance(self, crew: Crew, now: float) -> None:
@@ -77,9 +80,19 @@ class Saves:
             found.update(
                 one.save
                 for one in voice.report.faults
-                if one.save is not None and one.save.epoch == epoch.number and one.kind in {"mutated", "skipped"}
+                if one.save is not None and one.save.epoch == epoch.number and self._concerns(one.save, one.kind)
             )
         return found
+
+    def _concerns(self, save: Save, kind: str) -> bool:
+        """Tell whether a fault says how a save stands: a draft that was not taken says nothing of a committed one."""
+        if kind in {"mutated", "skipped"}:
+            return True
+        record = self._desk.state.saves.get(save)
+        if record is not None:
+            return kind in UNTAKEN and record.state is not SaveState.COMMITTED
+        newest = self.own() if kind == "unsupported" else None
+        return kind == "unsupported" and (newest is None or save > newest)
 
     def flying(self, above: Save | None) -> set[Save]:
         """Return the saves of the running epoch that are not decided yet, above that one; all where it is None."""
@@ -95,7 +108,7 @@ class Saves:
 
     def short(self, saves: set[Save]) -> set[Save]:
         """Return those that lack a shard for good, as far as one knows."""
-        return {save for save in saves if self._desk.state.saves[save].state in SHORT}
+        return {save for save in saves if self._desk.state.saves[save].state in SHORT or save in self._untaken}
 
     def needed(self) -> frozenset[Save]:
         """Return the saves under backup or restore."""
@@ -154,9 +167,12 @@ class Saves:
                 self._take(save, msgspec.structs.replace(verdict, state=SaveState.COMMITTED, reason=""), crew, now)
                 continue
             if record is not None and record.state in FINAL:
+                self._explain_abandoned(record, found, crew, now)
                 continue
             self._take(save, self._verdict(save, found, crew), crew, now)
         self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}
+        incomplete = (save for save, (_, verdict) in self._judged.items() if verdict.state is SaveState.INCOMPLETE)
+        self._untaken = frozenset(incomplete)  # a verdict says so of these alone: what is stuck is called so by its age
         self._give_up(now)
 
     def _verdict(self, save: Save, found: Found | None, crew: Crew) -> SaveVerdict:
@@ -211,9 +227,21 @@ class Saves:
             self._desk.note("saves_failing", save=str(last.save), reason=f"{what}; {last.state}: {last.reason}")
         self._failing = len(failed) >= MOST_FAILED
 
-    def _faults(self, save: Save) -> list[tuple[Host, str, str]]:
+    def _explain_abandoned(self, record: SaveRecord, found: Found | None, crew: Crew, now: float) -> None:
+        """A save may be given up before its hash shows why it is not taken: that is told all the same."""
+        faults = self._faults(record.save)
+        if not any(fault.kind in UNTAKEN for _, fault in faults):
+            return
+        verdict = judge(record.save, found, crew, faults=faults)
+        why = record.reason.partition("; ")[0]
+        reason = f"{why}; {verdict.reason}"
+        if verdict.state is SaveState.INCOMPLETE and record.reason != reason:
+            wall = round(self._desk.wall(now), 3)
+            self._desk.state.saves[record.save] = _replaced(record, SaveState.ABANDONED, reason, wall)
+
+    def _faults(self, save: Save) -> list[tuple[Host, Fault]]:
         return [
-            (host, fault.kind, fault.reason)
+            (host, fault)
             for host, voice in sorted(self._desk.hearing.voices.items())
             for fault in voice.report.faults
             if fault.save == save

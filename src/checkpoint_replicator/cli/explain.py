@@ -24,7 +24,8 @@ __all__ = ["explain"]
 def explain(job: str, save: str | None, redis: str, *, as_json: bool) -> None:
     """Say why a job is where it is: who is waited for, what was restored and why nothing newer, what people ordered.
 
-    Exit codes: 0 explained, 66 no such job, 75 Redis does not answer, 76 a value in Redis does not parse.
+    Exit codes: 0 explained, 66 no such job, 75 Redis does not answer or knows no job at all yet, 76 a value in Redis
+    does not parse.
     """
     lines = asyncio.run(_read(redis, job, None if save is None else read_save(save)))
     click.echo(msgspec.json.encode(lines).decode() if as_json else "\n".join(lines))

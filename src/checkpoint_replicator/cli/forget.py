@@ -19,7 +19,8 @@ def forget(job: str, redis: str, timeout: float, *, ramdisks: bool, force: bool)
     What was committed up to now does not count as lost any more; what is still whole is restored as ever. When no live
     host has anything of the job, or with --ramdisks, its keys go from Redis (but its fence: numbers never go back; its
     lease runs out by itself within 10 s).
-    Exit codes: 0 forgotten, 66 no such job, 75 Redis, the coordinator or a host does not answer, 77 refused.
+    Exit codes: 0 forgotten, 66 no such job, 75 Redis, the coordinator or a host does not answer, or Redis knows no job
+    at all yet, 77 refused.
     """
     wish = Wish(id="", kind=WishKind.FORGET, until=0, ramdisks=ramdisks, force=force)
     click.echo(run_order(redis, job, timeout, wish))

@@ -2,18 +2,34 @@
 
 from collections.abc import Callable
 from functools import wraps
+from math import isfinite
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from checkpoint_replicator.errors import NoServerError, UnknownJobError
+from checkpoint_replicator.errors import NoJobError, NoServerError, UnknownJobError
 from checkpoint_replicator.ids import Job, job_fault
 from checkpoint_replicator.store import ManifestStore
 
-__all__ = ["Function", "job_option", "known_job", "redis_option"]
+__all__ = ["Function", "Seconds", "job_option", "known_job", "redis_option"]
 
 Function = Callable[..., None]
+
+
+class Seconds(click.FloatRange):
+    """Seconds within bounds; `nan` is beyond all of them, although no comparison says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number.
+
+        Raises:
+            click.BadParameter: it is none, or out of bounds.
+        """
+        found = float(super().convert(value, param, ctx))
+        if not isfinite(found):
+            self.fail(f"expected a number of seconds, found {value}", param, ctx)
+        return found
 
 
 def job_option(command: Function) -> Function:
@@ -49,10 +65,14 @@ async def known_job(store: ManifestStore, name: str) -> Job:
 
     Raises:
         UnknownJobError: there is none; names those that are known.
+        NoJobError: none is known at all, which is so for some seconds after Redis was emptied.
     """
     if fault := job_fault(name):
         raise UnknownJobError(f"--job: a job's name {fault}")
     jobs = await store.jobs()
+    if not jobs:
+        when = "a job shows within seconds after Redis was emptied or its first trainer came"
+        raise NoJobError(f"no job {name}; Redis knows none at all: {when}")
     if name not in jobs:
-        raise UnknownJobError(f"no job {name}; known: {', '.join(sorted(jobs)) or 'none'}")
+        raise UnknownJobError(f"no job {name}; known: {', '.join(sorted(jobs))}")
     return Job(name)

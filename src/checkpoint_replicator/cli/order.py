@@ -16,7 +16,7 @@ import msgspec
 
 from checkpoint_replicator.bus import Bus, Sender
 from checkpoint_replicator.bus.zeromq import ZeroMQBus
-from checkpoint_replicator.cli.option import Function, job_option, known_job, redis_option
+from checkpoint_replicator.cli.option import Function, Seconds, job_option, known_job, redis_option
 from checkpoint_replicator.errors import ProtocolError, RefusedError, UnreachableError
 from checkpoint_replicator.ids import Host, Incarnation, Job, new_id
 from checkpoint_replicator.messages import Envelope, Party, Service, Wish
@@ -39,7 +39,7 @@ def order_options(command: Function) -> Function:
     """Give a command the options that every order has."""
     timeout = click.option(
         "--timeout",
-        type=click.FloatRange(min=5, max=3600),
+        type=Seconds(min=5, max=3600),
         default=30.0,
         show_default=True,
         metavar="SECONDS",
@@ -65,6 +65,7 @@ def run_order(redis: str, job: str, timeout: float, wish: Wish) -> str:
 
     Raises:
         UnknownJobError: no such job.
+        NoJobError: Redis knows no job at all.
         RefusedError: the coordinator said no.
         UnreachableError: Redis or the coordinator did not answer by the deadline.
     """
@@ -96,6 +97,7 @@ async def order(
 
     Raises:
         UnknownJobError: no such job.
+        NoJobError: Redis knows no job at all.
         RefusedError: the coordinator said no.
         UnreachableError: Redis or the coordinator did not answer by the deadline.
     """

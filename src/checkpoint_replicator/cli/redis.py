@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import BinaryIO, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import click
 
@@ -103,19 +103,27 @@ def _connect(url: str, stack: ExitStack) -> socket.socket:
     parts = urlsplit(url)
     try:
         host, port = parts.hostname or "127.0.0.1", parts.port or PORT
-        database = int(parts.path.strip("/") or 0)
+        number = parse_qs(parts.query).get("db", ["0"])[0] if parts.scheme == "unix" else parts.path.strip("/")
+        database = int(number or 0)
     except ValueError as error:
         raise ConfigError(f"--url: expected redis://[user:password@]host[:port][/db], found {error}") from error
-    if parts.scheme not in {"redis", "rediss"}:
-        raise ConfigError(f"--url: expected redis:// or rediss://, found {parts.scheme or 'none'}")
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise ConfigError(f"--url: expected redis://, rediss:// or unix://, found {parts.scheme or 'none'}")
+    local = parts.scheme == "unix"
     try:
-        connection = stack.enter_context(socket.create_connection((host, port), timeout=CONNECT))
+        if local:
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.settimeout(CONNECT)
+            connection.connect(parts.path)
+        else:
+            connection = stack.enter_context(socket.create_connection((host, port), timeout=CONNECT))
         if parts.scheme == "rediss":
             context = ssl.create_default_context()
             connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
         connection.settimeout(None)
     except OSError as error:
-        _fail(f"Could not connect to Redis at {host}:{port}: {error.strerror or error}")
+        name = parts.path if local else f"{host}:{port}"
+        _fail(f"Could not connect to Redis at {name}: {error.strerror or error}")
     source = connection.makefile("rb")
     for words in _greetings(parts, database):
         connection.sendall(encode(words))

@@ -23,7 +23,8 @@ def restore(  # one parameter an option
 
     It counts for one release. What nobody holds is refused at once; trainers that restore something else just now get
     what is ordered. Prints what was ordered.
-    Exit codes: 0 ordered, 66 no such job, 75 Redis or the coordinator does not answer, 77 refused.
+    Exit codes: 0 ordered, 66 no such job, 75 Redis or the coordinator does not answer, or Redis knows no job at all
+    yet, 77 refused.
     """
     if sum((save is not None, backup is not None, nothing, withdraw)) != 1:
         raise click.UsageError("expected one of --save, --backup, --none and --withdraw")

@@ -8,7 +8,15 @@ import msgspec
 
 from checkpoint_replicator.cli.option import redis_option
 from checkpoint_replicator.errors import ProtocolError
-from checkpoint_replicator.status import UNREADABLE, BackupStatus, ClusterStatus, JobStatus, read_cluster
+from checkpoint_replicator.quote import quote
+from checkpoint_replicator.status import (
+    UNREADABLE,
+    BackupStatus,
+    ClusterStatus,
+    JobStatus,
+    MakingStatus,
+    read_cluster,
+)
 from checkpoint_replicator.store.redis import RedisManifestStore
 
 __all__ = ["MIXED", "age_text", "status", "status_text"]
@@ -67,6 +75,8 @@ def _job_text(job: JobStatus) -> str:
         "backup": _backup_text(job.backup),
         "laggards": ", ".join(job.laggards) or "none",
     }
+    if job.making is not None:
+        facts["under way"] = _making_text(job.making)
     if job.failure:
         facts["last start"] = f"failed: {job.failure}"
     if job.line:
@@ -74,7 +84,9 @@ def _job_text(job: JobStatus) -> str:
     if job.ordered:
         facts["ordered"] = f"{job.ordered}, at the next start"
     if job.hold is not None:
-        facts["hold"] = "nothing is deleted or backed up" + (f" ({job.hold})" if job.hold else "")
+        facts["hold"] = "nothing is deleted or backed up" + (f" ({quote(job.hold)})" if job.hold else "")
+    if job.forgetting is not None:
+        facts["forgetting"] = "the hosts remove all that they have" + (f": {job.forgetting}" if job.forgetting else "")
     if job.mixed:
         facts["read"] = MIXED
     lines += [f"  {name:<12}{text}" for name, text in facts.items()]
@@ -101,6 +113,11 @@ def _committed_text(job: JobStatus) -> str:
 
 def _backup_text(backup: BackupStatus | None) -> str:
     return "none" if backup is None else f"{backup.name}, save {backup.save}, {age_text(backup.age)} old"
+
+
+def _making_text(making: MakingStatus) -> str:
+    reason = f": {making.reason}" if making.reason else ""
+    return f"backup {making.name} of save {making.save} is {making.state}{reason}"
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -118,7 +118,7 @@ class RedisManifestStore:
                 protocol=2,
                 socket_timeout=attempt,
                 socket_connect_timeout=attempt,
-                socket_keepalive=True,
+                **({} if parts.scheme == "unix" else {"socket_keepalive": True}),
                 retry=Retry(NoBackoff(), 0),  # the attempts are counted here, for a whole call
             )
         except ValueError as error:

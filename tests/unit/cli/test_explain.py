@@ -49,3 +49,11 @@ def test_an_unknown_job_is_an_error_that_names_the_known_ones(model: StoreModel)
     model.add_job(Job("llama"))
     done = CliRunner().invoke(main, ["explain", "--job", "gemma"])
     assert (done.exit_code, done.stderr) == (66, "checkpoint-replicator: no job gemma; known: llama\n")
+
+
+def test_the_reason_of_a_hold_is_told_in_one_line(model: StoreModel) -> None:
+    model.add_job(Job("llama"))
+    model.put("ckpt:{llama}:keys", {"hold": "hash"})
+    model.put("ckpt:{llama}:hold", {"reason": "disk\nswap"})
+    done = CliRunner().invoke(main, ["explain", "--job", "llama"])
+    assert "people hold all deleting, pruning and backups: disk\\nswap" in done.stdout.splitlines()

@@ -34,3 +34,10 @@ def test_a_refusal_is_told_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "run_order", run)
     done = CliRunner().invoke(main, ["hold", "--job", "llama", "--release"])
     assert (done.exit_code, done.stderr) == (77, "checkpoint-replicator: nothing is held\n")
+
+
+@pytest.mark.parametrize("words", [["--reason", "disk\nswap"], ["--reason", "\x1b[2J"], ["--timeout", "nan"]])
+def test_a_reason_of_two_lines_and_a_deadline_that_is_no_number_are_wrong_usage(words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["hold", "--job", "llama", *words])
+    assert done.exit_code == 2
+    assert "expected" in done.stderr

@@ -4,8 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from checkpoint_replicator.cli.option import known_job, redis_option
-from checkpoint_replicator.errors import NoServerError, UnknownJobError, UnreachableError
+from checkpoint_replicator.cli.option import Seconds, known_job, redis_option
+from checkpoint_replicator.errors import NoJobError, NoServerError, UnknownJobError, UnreachableError
 from checkpoint_replicator.ids import Job
 from support.memory_store import MemoryManifestStore, StoreModel
 
@@ -17,6 +17,23 @@ async def test_a_job_is_found_by_its_name_or_the_known_ones_are_named() -> None:
     assert await known_job(store, "llama") == Job("llama")
     with pytest.raises(UnknownJobError, match="no job gemma; known: llama"):
         await known_job(store, "gemma")
+
+
+async def test_where_redis_knows_no_job_at_all_it_is_said_that_one_shows_soon() -> None:
+    with pytest.raises(NoJobError) as caught:
+        await known_job(MemoryManifestStore(StoreModel(lambda: 1000.0)), "llama")
+    assert str(caught.value) == (
+        "no job llama; Redis knows none at all: a job shows within seconds after Redis was emptied or its first "
+        "trainer came"
+    )
+    assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "4", "ten"])
+def test_seconds_are_a_number_within_their_bounds(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Seconds(min=5).convert(text, None, None)
+    assert Seconds(min=5).convert("7.5", None, None) == 7.5
 
 
 async def test_a_name_that_no_job_can_have_is_refused_before_redis_is_asked() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from checkpoint_replicator.bus import Received
 from checkpoint_replicator.cli.order import order, read_save, run_order
-from checkpoint_replicator.errors import RefusedError, UnknownJobError, UnreachableError
+from checkpoint_replicator.errors import NoJobError, RefusedError, UnknownJobError, UnreachableError
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Epoch, Host, Incarnation, Job, Step
 from checkpoint_replicator.messages import Service, Wish
@@ -163,7 +163,7 @@ async def test_the_next_holder_of_the_lease_is_asked(scene: Scene) -> None:
 async def test_an_unknown_job_is_refused_and_the_known_ones_are_named() -> None:
     bus = MemoryBus(MemoryNetwork())
     scene = Scene(bus)
-    with pytest.raises(UnknownJobError, match="no job llama; known: none"):
+    with pytest.raises(NoJobError, match="no job llama; Redis knows none at all"):
         await scene.ask()
     scene.model.add_job(Job("other"))
     with pytest.raises(UnknownJobError, match="no job llama; known: other"):

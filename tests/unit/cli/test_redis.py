@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -41,6 +43,12 @@ def test_an_url_of_something_else_is_refused_before_connecting(url: str) -> None
     result = CliRunner().invoke(redis, ["-u", url, "PING"])
     assert result.exit_code != 0
     assert "--url: expected redis://" in str(result.exception)
+
+
+def test_a_socket_that_nobody_listens_at_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(redis, ["-u", f"unix://{tmp_path}/none.sock", "PING"])
+    assert result.exit_code == 1
+    assert result.stderr == f"Could not connect to Redis at {tmp_path}/none.sock: No such file or directory\n"
 
 
 def test_a_command_is_needed() -> None:

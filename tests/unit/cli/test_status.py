@@ -6,7 +6,15 @@ from click.testing import CliRunner
 
 from checkpoint_replicator.cli import main
 from checkpoint_replicator.cli.status import age_text, status_text
-from checkpoint_replicator.status import BackupStatus, ClusterStatus, JobStatus, NodeStatus, Protection, SaveStatus
+from checkpoint_replicator.status import (
+    BackupStatus,
+    ClusterStatus,
+    JobStatus,
+    MakingStatus,
+    NodeStatus,
+    Protection,
+    SaveStatus,
+)
 
 JOB = JobStatus(
     job="llm",
@@ -77,6 +85,22 @@ def test_why_the_last_start_failed_and_on_what_line_of_saves_a_job_is_are_shown(
     text = status_text(ClusterStatus(jobs=(job,)))
     assert "  last start  failed: save 1.1 was committed\n" in text
     assert "  line        from a fresh start in epoch 2 on, as ordered; no backup of it is verified yet\n" in text
+
+
+def test_a_backup_under_way_and_a_job_that_is_being_forgotten_have_rows() -> None:
+    making = MakingStatus(name="2026-01-01_01-00", save="2.9", state="reserving", reason="node-0: no space left")
+    text = status_text(ClusterStatus(jobs=(msgspec.structs.replace(JOB, making=making, forgetting=""),)))
+    assert "  under way   backup 2026-01-01_01-00 of save 2.9 is reserving: node-0: no space left\n" in text
+    assert "  forgetting  the hosts remove all that they have\n" in text
+    job = msgspec.structs.replace(JOB, making=msgspec.structs.replace(making, reason=""), forgetting="waiting for b")
+    text = status_text(ClusterStatus(jobs=(job,)))
+    assert "  under way   backup 2026-01-01_01-00 of save 2.9 is reserving\n" in text
+    assert "  forgetting  the hosts remove all that they have: waiting for b\n" in text
+
+
+def test_the_reason_of_a_hold_stays_in_its_row() -> None:
+    text = status_text(ClusterStatus(jobs=(msgspec.structs.replace(JOB, hold="disk\n\x1b[2Jswap"),)))
+    assert "  hold        nothing is deleted or backed up (disk\\n\\x1b[2Jswap)\n" in text
 
 
 def test_jobs_stand_one_below_the_other() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from checkpoint_coordinator.archive import Archive
 from checkpoint_coordinator.backups import BackupRecord, LastBackup, Phase, Situation
+from checkpoint_coordinator.making import MOST_FAILURES
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Job, Step
-from checkpoint_replicator.records import Orders
+from checkpoint_replicator.messages import BackupResult
+from checkpoint_replicator.records import BackupOrder, Orders
 from checkpoint_replicator.save import Save
 from checkpoint_replicator.shape import Shape
 from checkpoint_replicator.times import Times
@@ -130,6 +132,29 @@ def test_s30_what_fails_is_tried_again_and_counts_only_when_verified(script: Scr
     script.bucket.fault = None
     script.run(20)
     assert script.archive.last is not None
+
+
+def test_a_store_that_takes_nothing_is_an_alarm_once_and_its_reason_stays_in_sight(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(node: FakeNode, order: BackupOrder) -> BackupResult:
+        reason = "No space left on device" if order.kind == "reserve" else ""
+        return do(node, order) if not reason else BackupResult(id=order.id, kind=order.kind, name="", reason=reason)
+
+    do = FakeNode._do
+    monkeypatch.setattr(FakeNode, "_do", full)
+    script.commit(1)
+    seen: set[str] = set()
+    for _ in range(240):
+        script.run(0.5)
+        seen.update(one.reason for one in script.archive.records.values() if one.state is Phase.RESERVING)
+    assert script.notes.count("backup_failed") > MOST_FAILURES
+    assert script.notes.count("backups_failing") == 1
+    assert seen >= {"b: No space left on device", "tried again: b: No space left on device"}
+    monkeypatch.undo()
+    script.run(60)
+    assert script.notes.count("backup_verified") == 1
+    assert script.archive.records[max(script.archive.records)].reason == ""
 
 
 def test_a_host_that_dies_in_its_turn_is_replaced_by_the_next(script: Script) -> None:

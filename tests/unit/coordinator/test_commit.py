@@ -1,7 +1,9 @@
+import pytest
+
 from checkpoint_coordinator.commit import Crew, SaveState, judge, protection
 from checkpoint_coordinator.inventory import Found, Line, take_stock
 from checkpoint_replicator.ids import Address, Epoch, Host, Job, Rank, SessionId, Step, Worker
-from checkpoint_replicator.messages import Held
+from checkpoint_replicator.messages import Fault, Held
 from checkpoint_replicator.placement import place
 from checkpoint_replicator.records import Member
 from checkpoint_replicator.save import Save, ShardKey, Tag
@@ -26,6 +28,10 @@ def held(rank: int, *, own: bool = True) -> Held:
 
 def found(**hosts: list[Held]) -> Found | None:
     return take_stock({Host(host): (shards, None) for host, shards in hosts.items()}).lines.get(Line(SAVE, SHAPE))
+
+
+def fault(host: str, kind: str, reason: str, key: ShardKey | None = None) -> tuple[Host, Fault]:
+    return Host(host), Fault(kind=kind, reason=reason, save=SAVE, key=key)
 
 
 OWN = {"a": [held(0)], "b": [held(1)], "c": [held(2)]}
@@ -72,17 +78,37 @@ def test_without_peers_a_save_commits_with_its_own_copies_and_is_unprotected() -
 
 
 def test_a_save_that_lacks_copies_says_why_peers_took_none() -> None:
-    verdict = judge(SAVE, found(**OWN), crew(), faults=[(Host("a"), "uncopied", "b took no copy: no room")])
+    verdict = judge(SAVE, found(**OWN), crew(), faults=[fault("a", "uncopied", "b took no copy: no room")])
     assert verdict.state is SaveState.REPLICATING
     assert verdict.reason.endswith("; b took no copy: no room")
 
 
 def test_s45_a_mutated_or_skipped_save_never_commits() -> None:
     for kind, state in (("mutated", SaveState.MUTATED), ("skipped", SaveState.SKIPPED)):
-        verdict = judge(SAVE, found(**FULL), crew(), faults=[(Host("b"), kind, "why")])
+        verdict = judge(SAVE, found(**FULL), crew(), faults=[fault("b", kind, "why")])
         assert (verdict.state, verdict.reason) == (state, "b: why")
-    odd = judge(SAVE, found(**OWN), crew(), faults=[(Host("b"), "unsupported", "a socket")])
-    assert odd.state is SaveState.INCOMPLETE
+
+
+@pytest.mark.parametrize("kind", ["unsupported", "refused"])
+def test_why_a_rank_could_not_be_taken_is_told_and_not_that_it_did_not_save(kind: str) -> None:
+    verdict = judge(SAVE, found(a=[held(0)], b=[held(1)]), crew(), faults=[fault("c", kind, "a socket")])
+    assert (verdict.state, verdict.reason) == (SaveState.INCOMPLETE, "rank 2 on c: a socket")
+    nobody = judge(SAVE, None, crew(), faults=[fault(host, kind, "a socket") for host in "abc"])
+    assert nobody.reason == "rank 0 on a: a socket; rank 1 on b: a socket; rank 2 on c: a socket"
+
+
+@pytest.mark.parametrize("kind", ["unsupported", "refused"])
+def test_a_second_draft_that_was_not_taken_says_nothing_of_a_shard_that_stands(kind: str) -> None:
+    verdict = judge(SAVE, found(**FULL), crew(), faults=[fault("b", kind, "other content")])
+    assert (verdict.state, verdict.reason) == (SaveState.COMMITTED, "")
+    absent = judge(SAVE, found(a=[held(0)], b=[held(1)]), crew(), faults=[fault("b", kind, "other content")])
+    assert absent.reason == "rank 2 on c did not save it yet"
+
+
+def test_a_fault_of_another_worker_does_not_speak_for_one_that_still_saves() -> None:
+    other = ShardKey(Rank(2), Worker(1))
+    verdict = judge(SAVE, found(a=[held(0)], b=[held(1)]), crew(), faults=[fault("c", "refused", "why", other)])
+    assert verdict.state is SaveState.SAVING
 
 
 def test_protection_is_the_number_of_hosts_that_may_be_lost() -> None:

@@ -168,3 +168,11 @@ def test_what_fails_at_its_manifest_may_be_whole(script: Script) -> None:
     assert script.making.phase is Phase.ABANDONED
     assert script.making.usable
     assert script.making.last is None
+
+
+def test_the_record_of_a_further_try_says_why_the_one_before_failed_until_it_gets_on(script: Script) -> None:
+    script.making.before = "a: no space left on device"
+    script.to(Phase.RESERVING)
+    assert script.records[-1].reason == "tried again: a: no space left on device"
+    script.to(Phase.UPLOADING)
+    assert script.records[-1].reason == ""

@@ -11,12 +11,39 @@ def save(epoch: int, step: int) -> Save:
     return Save(Epoch(epoch), Step(step))
 
 
+def decided(text: str) -> dict[str, str]:
+    return {"save": text, "released": "yes"}
+
+
 def test_only_restores_in_a_row_count() -> None:
-    decisions = [(1, {"save": "1.5"}), (2, {"save": "1.4"}), (3, {"save": "1.5"}), (4, {"save": "1.5"})]
+    decisions = [(number, decided(text)) for number, text in enumerate(("1.5", "1.4", "1.5", "1.5"), start=1)]
     assert restores(save(1, 5), Epoch(5), decisions) == 3
     assert restores(save(1, 5), Epoch(4), decisions) == 2
     assert restores(save(1, 6), Epoch(5), decisions) == 1
     assert restores(save(1, 5), Epoch(5), [(4, {})]) == 1
+
+
+def test_an_epoch_that_was_abandoned_before_its_release_is_no_restore() -> None:
+    abandoned = {**decided("1.5"), "released": "no"}
+    other = {**decided("1.6"), "released": "no"}
+    decisions = [(1, decided("1.5")), (2, abandoned), (3, other), (4, decided("1.5")), (5, abandoned)]
+    assert restores(save(1, 5), Epoch(6), decisions) == 3
+    assert restores(save(1, 5), Epoch(3), decisions) == 2
+
+
+def test_redis_tells_of_each_decision_whether_it_was_released() -> None:
+    bench = Bench()
+    bench.coordinator()
+    nodes = bench.cluster(2)
+    for rank, node in enumerate(nodes):
+        node.hold(save(1, 5), rank, 0, SHAPE, own=True)
+    assert bench.run(10, bench.all_running)
+    first = f"restore:{bench.epoch['number']}"
+    assert bench.run(5, lambda: bench.hashes()[first]["released"] == "yes")
+    bench.restart()
+    assert bench.run(10, lambda: f"restore:{bench.epoch['number']}" != first)
+    assert bench.run(10, bench.all_running)
+    assert bench.hashes()[first]["released"] == "yes"
 
 
 def test_the_way_out_is_a_command() -> None:

@@ -3,12 +3,22 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_coordinator.inventory import Inventory, take_stock
-from checkpoint_coordinator.restore import Choice, Facts, candidate_ranks, choose, newest_epoch, plan, whole
+from checkpoint_coordinator.restore import (
+    Choice,
+    Facts,
+    candidate_ranks,
+    choose,
+    newest_epoch,
+    ordered_fault,
+    plan,
+    whole,
+)
 from checkpoint_replicator.fence import Stamp
 from checkpoint_replicator.ids import Address, Epoch, Host, Incarnation, Job, Rank, SessionId, Step, Worker
 from checkpoint_replicator.messages import BackupEntry, Held
@@ -174,6 +184,26 @@ def test_a_forced_restore_is_exact_or_an_error() -> None:
 
 
 # ---- who fetches what from whom
+
+
+def test_an_order_of_what_only_a_damaged_backup_holds_names_it_and_what_it_lacks() -> None:
+    name, other = "2026-01-01_00-00", "2026-01-01_01-00"
+    lacking = msgspec.structs.replace(backup(name, save(3)), whole=False, reason="n1/w0.meta is missing")
+    unread = BackupEntry(name=other, whole=False, reason="ordered, not finished")
+    found = stock({"a": [tag(save(4), 0)]}, [lacking, unread])
+    assert ordered_fault(Forced(save=save(3)), found) == (
+        f"nobody holds it; backup {name} does not count: n1/w0.meta is missing"
+    )
+    assert ordered_fault(Forced(backup=name), found) == (
+        f"the backup store has no whole backup of this name; backup {name} does not count: n1/w0.meta is missing"
+    )
+    assert ordered_fault(Forced(backup=other), found).endswith(
+        f"; backup {other} does not count: ordered, not finished"
+    )
+    assert ordered_fault(Forced(save=save(4)), found) == "missing n1/w0"
+    choice = choose(Facts(shape=TWO, stock=found, forced=Forced(save=save(3))))
+    assert choice.outcome is Outcome.LOST
+    assert choice.reason.endswith("n1/w0.meta is missing")
 
 
 def test_a_plan_names_every_holder_but_the_own_host_and_turns_with_the_rank() -> None:

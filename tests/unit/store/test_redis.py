@@ -1,8 +1,10 @@
+import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from checkpoint_replicator.errors import ConfigError
+from checkpoint_replicator.errors import ConfigError, NoServerError
 from checkpoint_replicator.store.redis import RedisManifestStore
 
 SCRIPTS = sorted(
@@ -29,6 +31,13 @@ def test_the_address_in_errors_holds_no_password(url: str, address: str) -> None
 def test_an_url_of_something_else_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match="redis: expected redis://host:port/db, found"):
         RedisManifestStore(url)
+
+
+async def test_a_socket_that_nobody_listens_at_is_told_as_such(tmp_path: Path) -> None:
+    store = RedisManifestStore(f"unix://{tmp_path}/redis.sock", retries=0)
+    with pytest.raises(NoServerError, match=re.escape(f"{tmp_path}/redis.sock")):
+        await store.time()
+    await store.close()
 
 
 def test_a_bad_url_is_told_without_its_password() -> None:
