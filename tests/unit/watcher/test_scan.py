@@ -109,7 +109,16 @@ def test_leftovers_and_foreign_names_are_counted(scanner: Scanner, tmp_path: Pat
     (tmp_path / "jax-init-info.txt").touch()
     os.mkfifo(tmp_path / "j-s1-n0-w0.save")
     snapshot = scanner.scan(0)
+    (tmp_path / "j-s2-n0-w0.save").symlink_to("x")
+    (tmp_path / "j-s3-n0-w0.save").mkdir()
+    (tmp_path / "odd.save").touch()
     assert (snapshot.leftovers, snapshot.foreign) == (2, 2)
+    assert scanner.scan(0).misfits == (
+        ("j-s1-n0-w0.save", "a pipe or device"),
+        ("j-s2-n0-w0.save", "a link"),
+        ("j-s3-n0-w0.save", "a directory"),
+        ("odd.save", "a file"),
+    )
     assert not snapshot.finished
 
 
