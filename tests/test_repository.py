@@ -43,6 +43,7 @@ SHELLS = (
     "checkpoint_coordinator.office",
     "checkpoint_uploader.desk",
     "checkpoint_uploader.window",
+    "checkpoint_watcher.notice",
     "checkpoint_watcher.sessionfile",
     "checkpoint_watcher.strays",
 )

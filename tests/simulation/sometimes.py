@@ -30,6 +30,7 @@ SOMETIMES: Final = (
     "fence_raised",
     "held",
     "hold done",
+    "hold_found",
     "host forgot a job",
     "index_lost",
     "index_rebuilt",

@@ -63,6 +63,7 @@ class ModelRamdisk:
     fences: dict[Job, FenceRecord] = field(default_factory=dict)
     room: Room = field(default_factory=lambda: Room(size=1 << 40, free=1 << 40))
     inodes: int = 0
+    misfits: tuple[tuple[str, str], ...] = ()
 
     def write_yaml(self, text: bytes, *, finished: bool = True, settled: bool = True, obstacle: str = "") -> None:
         """Let a trainer write a yaml; each one has its own identity."""
@@ -90,7 +91,7 @@ class ModelRamdisk:
     def snapshot(self) -> Snapshot:
         """Scan."""
         finished = sorted((found for found, _ in self.public.values()), key=lambda found: (found.step, found.worker))
-        return Snapshot(yaml=self.yaml, finished=tuple(finished), room=self.room)
+        return Snapshot(yaml=self.yaml, finished=tuple(finished), misfits=self.misfits, room=self.room)
 
     @staticmethod
     def address(content: str) -> Address:

@@ -37,6 +37,7 @@ from checkpoint_transfer.receiving import (
     NamingFailed,
     PartialAbsent,
     PartialOpened,
+    PartialRefused,
     ReceiverEvent,
     RoomMissing,
     ShardNamed,
@@ -111,7 +112,7 @@ class Disk:
         except NoRoomError as error:
             return RoomMissing(str(error), error.lacking)
         except OSError as error:
-            return RoomMissing(str(error))
+            return PartialRefused(f"the ramdisk refuses a copy: {error}")
         self._adopt(address, partial)
         return PartialOpened(sizes_of(partial.tree), _have(partial))
 

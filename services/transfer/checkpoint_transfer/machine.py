@@ -406,7 +406,7 @@ class TransferMachine:
         address, peer = want.address, want.answer_to
         fault = self._faults.get(address)
         if fault is not None:
-            reason = f"its copy is corrupt: {fault.reason}"
+            reason = f"its copy is gone or corrupt: {fault.reason}"
             yield do.Tell(peer, self._job(address), NotYet(address=address, runs=want.runs, gone=True, reason=reason))
             return
         if not (want.runs or want.tree or want.credit):
@@ -524,7 +524,7 @@ class TransferMachine:
             address=address,
         )
         for peer in self._serving.close(address):
-            gone = NotYet(address=address, gone=True, reason=f"its copy is corrupt: {fault}")
+            gone = NotYet(address=address, gone=True, reason=f"its copy is gone or corrupt: {fault}")
             yield do.Tell(peer, self._job(address), gone)
         yield from self._close_unused(address)
 

@@ -27,6 +27,7 @@ from checkpoint_transfer.receiving import (
     OpenPartial,
     PartialAbsent,
     PartialOpened,
+    PartialRefused,
     ReceiverEffect,
     ReceiverEvent,
     RoomMissing,
@@ -92,7 +93,7 @@ class Receiver:
         self.is_starved = False
         """Whether it would ask for more if the budget had room."""
 
-    def handle(self, event: ReceiverEvent, now: float) -> list[ReceiverEffect]:
+    def handle(self, event: ReceiverEvent, now: float) -> list[ReceiverEffect]:  # noqa: PLR0915 - a line or three an event
         """Take one event."""
         effects: list[ReceiverEffect] = []
         match event:
@@ -119,6 +120,9 @@ class Receiver:
                 if self.phase in {Phase.LOOKING, Phase.OPENING}:
                     self._fail(reason, now)
                     self.fault = "no_room"
+            case PartialRefused(reason):
+                if self.phase in {Phase.LOOKING, Phase.OPENING}:
+                    self._fail(reason, now)
             case LeavesArrived(source, runs, body):
                 effects += self._take(source, runs, body, now)
             case LeavesStored(source, good, bad, size):

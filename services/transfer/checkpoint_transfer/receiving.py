@@ -23,6 +23,7 @@ __all__ = [
     "OpenPartial",
     "PartialAbsent",
     "PartialOpened",
+    "PartialRefused",
     "ReceiverEffect",
     "ReceiverEvent",
     "RoomMissing",
@@ -83,6 +84,12 @@ class RoomMissing(msgspec.Struct, frozen=True, tag=True):
 
     reason: str
     lacking: int = 0
+
+
+class PartialRefused(msgspec.Struct, frozen=True, tag=True):
+    """The ramdisk refuses the shard for another reason than room."""
+
+    reason: str
 
 
 class LeavesArrived(msgspec.Struct, frozen=True, tag=True):
@@ -187,6 +194,7 @@ ReceiverEvent = (
     | PartialAbsent
     | ShardStood
     | RoomMissing
+    | PartialRefused
     | LeavesArrived
     | LeavesStored
     | StoreFailed

@@ -29,6 +29,7 @@ from checkpoint_replicator.messages import (
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Hold, Ramdisk
+from checkpoint_replicator.ramdisk.footing import footing
 from checkpoint_replicator.records import Peer
 from checkpoint_transfer import effects as do
 from checkpoint_transfer.buffers import Buffers
@@ -69,7 +70,16 @@ Answer = TypeVar("Answer")
 
 
 async def run(config: TransferConfig, runtime: Runtime) -> None:
-    """Run the transfer of a node until it is asked to stop."""
+    """Run the transfer of a node until it is asked to stop.
+
+    Raises:
+        TransientError: the working files are gone or may not be written.
+    """
+    with footing(config.ramdisk):
+        await _run(config, runtime)
+
+
+async def _run(config: TransferConfig, runtime: Runtime) -> None:
     ramdisk = await asyncio.to_thread(Ramdisk, config.ramdisk, config.ramdisk_size)
     with await _hold(ramdisk, config, runtime):
         await asyncio.to_thread(ramdisk.clear_partials)

@@ -249,7 +249,9 @@ class Disk:
             with self.ramdisk.open_shard(address) as shard:
                 path = self.ramdisk.layout.data(address)
                 difference = verify_shard(path, shard.tree, self._threads, Watch(stop=self.stopping))
-        except (FileNotFoundError, CorruptError, ProtocolError) as error:
+        except FileNotFoundError as error:
+            return ShardVerified(address, stamp, f"{error.filename or self.ramdisk.layout.tree(address)}: is missing")
+        except (CorruptError, ProtocolError) as error:
             return ShardVerified(address, stamp, str(error))
         except BusyError as error:
             return None if self.stopping.is_set() else ShardVerified(address, stamp, str(error))

@@ -22,7 +22,9 @@ _SHARD: Final = re.compile(r".+-s[0-9]+-n[0-9]+-w[0-9]+\.meta|D?[0-9a-f]{64}\.da
 _STEP_IN_WORK: Final = re.compile(rf"step={_DIGITS}")
 _UNFINISHED: Final = re.compile(rf"step={_DIGITS}-unfinished")
 _ORBAX_IN_WORK: Final = re.compile(rf"{_DIGITS}\.orbax-checkpoint-tmp.*")
-_REPORTS: Final = frozenset({"replicator.prerestore", "replicator.errors", "replicator.failed"})
+_REPORTS: Final = frozenset(
+    {"replicator.prerestore", "replicator.errors", "replicator.failed", "replicator.failed.tmp"}
+)
 
 
 class Kind(StrEnum):

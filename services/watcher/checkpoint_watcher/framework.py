@@ -22,6 +22,7 @@ import msgspec
 
 from checkpoint_replicator.errors import ProtocolError
 from checkpoint_replicator.ramdisk.reading import read_small
+from checkpoint_replicator.tree import MAX_DEPTH
 
 __all__ = [
     "QUIET",
@@ -42,7 +43,6 @@ QUIET: Final = 10.0
 """Seconds without change that stand in for a completeness mark."""
 MAX_ENTRIES: Final = 100_000
 """Files of one save that a scan looks at; more and the save is only ever judged by its event or by its quiet."""
-MAX_DEPTH: Final = 32
 COMMITTED: Final = "commit_success.txt"
 IN_WORK: Final = ".orbax-checkpoint-tmp"
 """Part of the names of what Orbax has not finished."""
@@ -119,43 +119,60 @@ def judge(
 def look_into(path: Path) -> Content | None:
     """Read names, sizes and times of a save; None: it is gone.
 
-    What may not be looked into, or lies too deep, is passed over: hashing says of it by name why it is unsupported.
+    A directory that may not be looked into, or lies too deep, stands for what is below it: its own times show a part
+    of what happens there, and hashing says of it by name why it is unsupported. How long a path is does not matter.
     """
     files: list[tuple[str, int, int, int, int]] = []
-    passed: list[str] = []
+    cut = False
     try:
         top = path.stat(follow_symlinks=False)
         if not stat.S_ISDIR(top.st_mode):
             return Content(((".", top.st_ino, top.st_size, top.st_mtime_ns, top.st_ctime_ns),), False, top.st_size)
-        for entry in _walk(path, 0, passed):
+        for name, facts in _walk(path, top):
             if len(files) == MAX_ENTRIES:
-                passed.append(entry.path)
+                cut = True
                 break
-            facts = entry.stat(follow_symlinks=False)
-            name = str(Path(entry.path).relative_to(path))
-            files.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+            passed = name.endswith("/")
+            cut |= passed
+            size = 0 if passed else facts.st_size
+            files.append((name, facts.st_ino, size, facts.st_mtime_ns, facts.st_ctime_ns))
     except (FileNotFoundError, NotADirectoryError):
         return None
     files.sort()
-    return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=bool(passed))
+    return Content(tuple(files), True, sum(size for _, _, size, _, _ in files), cut=cut)
 
 
-def _walk(path: Path, depth: int, passed: list[str]) -> Iterator[os.DirEntry[str]]:
+def _walk(
+    path: Path | str, facts: os.stat_result, prefix: str = "", depth: int = 0, above: int | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Find every file below a directory; the name of a directory that is passed over ends with a slash."""
+    passed = prefix or "./", facts
     if depth > MAX_DEPTH:
+        yield passed
         return
     try:
-        with os.scandir(path) as entries:
-            listed = list(islice(entries, MAX_ENTRIES + 1))
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError:
-        passed.append(str(path))
+        yield passed
         return
-    for entry in listed:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), depth + 1, passed)
-        else:
-            yield entry
+    try:
+        try:
+            with os.scandir(folder) as entries:
+                listed = [(entry.name, entry.stat(follow_symlinks=False)) for entry in islice(entries, MAX_ENTRIES + 1)]
+        except FileNotFoundError:
+            raise
+        except OSError:  # it may be listed, and not be searched
+            yield passed
+            return
+        for name, below in listed:
+            if stat.S_ISDIR(below.st_mode):
+                yield from _walk(name, below, f"{prefix}{name}/", depth + 1, folder)
+            else:
+                yield prefix + name, below
+    finally:
+        os.close(folder)
 
 
 def is_complete(path: Path, content: Content) -> bool | None:

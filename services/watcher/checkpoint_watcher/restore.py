@@ -128,7 +128,9 @@ class Restorer:
         self.node.announce("corrupt_copy_found", tier="own", address=address, reason=reason)
         for tag in self._tags(address):
             self.node.blame(Fault(kind="corrupt", reason=reason, save=tag.save, key=tag.key, address=tag.address))
-            self.node.complain(f"step {tag.save.step}: the copy of {tag.key} in this ramdisk is corrupt: {reason}")
+            self.node.complain(
+                f"step {tag.save.step}: the copy of {tag.key} in this ramdisk is gone or corrupt: {reason}"
+            )
 
     def quarantine(self, reported: frozenset[Address]) -> None:
         """Take those corrupt shards out of their names that were reported."""

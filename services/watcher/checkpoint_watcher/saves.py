@@ -7,6 +7,7 @@ from typing import Final
 
 from checkpoint_replicator.ids import Epoch, Job, Step
 from checkpoint_replicator.messages import Fault, Held, Saving
+from checkpoint_replicator.quote import quote
 from checkpoint_replicator.records import KeepList
 from checkpoint_replicator.save import Save, ShardKey, Tag
 from checkpoint_replicator.session import SessionSpec, SessionState
@@ -29,6 +30,9 @@ MAX_WANTED: Final = 16
 """Wishes for a backup that are told; the coordinator knows which of them, or of later saves, were granted."""
 FILES: Final = frozenset({"pytorch"})
 """Frameworks that save files; the others save directories."""
+MAX_TOLD: Final = 64
+"""Names that a session's trainer is told are none of its saves."""
+MAX_NAME: Final = 300
 
 
 @dataclass(slots=True)
@@ -51,6 +55,9 @@ class Saves:
     _dropping: set[Tag] = field(default_factory=set)
     _drop_again: float | None = None
     _newest_next: bool = False
+    _misfits: set[str] | None = None
+    """Names that stood there before the session ran, or that the trainer was told of; None: nothing was seen yet."""
+    _told: int = 0
 
     def __post_init__(self) -> None:
         self.room = RoomKeeper(self.node, self.on_the_way)
@@ -101,6 +108,7 @@ class Saves:
             coming: where nothing is known of that, the yaml that is being taken up.
             committed: newest committed save of the lineage's job.
         """
+        self._tell_misfits(snapshot)
         self.unclaimed = 0
         reserve = self.room.reserve
         for found in snapshot.finished:
@@ -251,6 +259,31 @@ class Saves:
 
     # ---- inside
 
+    def _tell_misfits(self, snapshot: Snapshot) -> None:
+        """Tell the trainer once a session of each name that came since and is none of its saves.
+
+        What stood there before the session ran, or when this life of the process began, is of somebody else.
+        """
+        session = self.node.session
+        running = session is not None and session.state is SessionState.RUNNING
+        if session is None or session.spec is None or not running or self._misfits is None:
+            self._misfits, self._told = {name for name, _ in snapshot.misfits}, 0
+            self._misfits.update(found.name for found in snapshot.finished)
+            return
+        spec = session.spec
+        if not self.node.yaml_gone or not (snapshot.misfits or snapshot.finished):
+            return
+        strange = dict(snapshot.misfits) if spec.shape.framework in FILES else {}
+        strange |= {found.name: reason for found in snapshot.finished if (reason := misfit(found, spec))}
+        for name in sorted(strange.keys() - self._misfits):
+            if self._told >= MAX_TOLD:
+                return
+            self._told += 1
+            self._misfits.add(name)
+            reason = f"expected {expected_name(spec)}, found {strange[name]}"
+            self.node.announce("save_not_taken", name=quote(name, MAX_NAME), reason=reason)
+            self.node.complain(f"{quote(name, MAX_NAME)} is no save of this session and is not taken: {reason}")
+
     def _in_hand(self, claim: Claim) -> bool:
         """Whether a save of this name and epoch is on its way already; another of its name waits for it."""
         name = claim.name
@@ -324,6 +357,26 @@ class Saves:
             and (committed is None or held.tag.save > committed)
         }
         return save not in in_flight and any(other < save for other in in_flight)
+
+
+def expected_name(spec: SessionSpec) -> str:
+    """Say how a session's saves are named."""
+    if spec.shape.framework not in FILES:
+        return "a directory named by its step"
+    return f"a file {spec.job}-s<step>-n{spec.rank}-w<0 to {spec.shape.workers - 1}>.save"
+
+
+def misfit(found: Found, spec: SessionSpec) -> str:
+    """Say why a finished entry is no save of a running session; empty where it is one."""
+    if (found.job is not None) is not (spec.shape.framework in FILES):
+        return "a directory" if found.job is None else "a file"
+    if found.job is None:
+        return ""
+    if found.job != spec.job:
+        return f"job {quote(found.job, MAX_NAME)}"
+    if found.rank != spec.rank:
+        return f"rank {found.rank}"
+    return f"worker {found.worker}" if found.worker >= spec.shape.workers else ""
 
 
 def claim_of(found: Found, lineage: Lineage | None, coming: SessionSpec | None) -> Claim | None:

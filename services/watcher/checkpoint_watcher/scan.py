@@ -33,6 +33,8 @@ __all__ = ["Scanner"]
 
 MAX_SHOWN: Final = 16
 """Unfinished saves that a snapshot names."""
+MAX_MISFITS: Final = 64
+"""Names of no save that a snapshot shows."""
 
 
 class Memory(msgspec.Struct):
@@ -69,7 +71,8 @@ class Scanner:
         finished: list[Found] = []
         settling = leftovers = foreign = 0
         unfinished: list[str] = []
-        for name, kind in self._entries():
+        misfits: list[tuple[str, str]] = []
+        for name, kind, what in self._entries():
             match kind:
                 case Kind.YAML:
                     seen.add(name)
@@ -90,6 +93,8 @@ class Scanner:
                     leftovers += 1
                 case Kind.FOREIGN:
                     foreign += 1
+                    if name.endswith(".save"):
+                        misfits.append((name, what))
                 case Kind.OURS:
                     pass
         for name in self._memories.keys() - seen:
@@ -101,19 +106,23 @@ class Scanner:
             unfinished=tuple(sorted(unfinished)[:MAX_SHOWN]),
             leftovers=leftovers,
             foreign=foreign,
+            misfits=tuple(sorted(misfits)[:MAX_MISFITS]),
             room=self.room(),
             watching=watching,
         )
 
-    def _entries(self) -> list[tuple[str, Kind]]:
+    def _entries(self) -> list[tuple[str, Kind, str]]:
+        """Every name, with its kind and with what stands there."""
         entries = []
         with os.scandir(self.root) as found:
             for entry in found:
                 link = entry.is_symlink()
                 directory = not link and entry.is_dir(follow_symlinks=False)
-                regular = link or directory or entry.is_file(follow_symlinks=False)
+                file = entry.is_file(follow_symlinks=False)
+                regular = link or directory or file
                 kind = classify(entry.name, directory=directory, link=link) if regular else Kind.FOREIGN
-                entries.append((entry.name, kind))
+                what = "a link" if link else "a directory" if directory else "a file" if file else "a pipe or device"
+                entries.append((entry.name, kind, what))
         return entries
 
     def _remember(self, name: str, now: float, arrival: Arrival) -> Memory | None:

@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from checkpoint_replicator import failpoint
@@ -27,6 +29,7 @@ from checkpoint_replicator.messages import (
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.quote import quote
 from checkpoint_replicator.ramdisk import Ramdisk
+from checkpoint_replicator.ramdisk.footing import explain, footing
 from checkpoint_replicator.records import Help, HostRecord
 from checkpoint_replicator.store.redis import RedisManifestStore
 from checkpoint_watcher.config import WatcherConfig
@@ -69,6 +72,7 @@ from checkpoint_watcher.inotify import Watchman
 from checkpoint_watcher.line import Lines
 from checkpoint_watcher.machine import WatcherMachine
 from checkpoint_watcher.meters import Meters
+from checkpoint_watcher.notice import give_notice
 from checkpoint_watcher.refusals import Refusals
 from checkpoint_watcher.scan import Scanner
 from checkpoint_watcher.strays import Strays
@@ -97,19 +101,36 @@ async def run(config: WatcherConfig, runtime: Runtime) -> None:
 
     Raises:
         ConfigError: the ramdisk is no directory.
+        TransientError: the working files are gone or may not be written.
     """
     # A writer that opens a file while we hold a lease on it would end this process with SIGIO.
     signal.signal(signal.SIGIO, signal.SIG_IGN)
-    if not config.ramdisk.is_dir():
-        raise ConfigError(f"ramdisk: expected a directory, found none at {config.ramdisk}")
-    ramdisk = Ramdisk(config.ramdisk.absolute(), config.ramdisk_size)
-    hold = await _own(ramdisk, config, runtime)
-    if hold is None:
-        return
+    root = config.ramdisk.absolute()
+    with footing(root):
+        if not root.is_dir():
+            raise ConfigError(f"ramdisk: expected a directory, found none at {config.ramdisk}")
+        with _noticed(root, runtime, owned=False):
+            ramdisk = Ramdisk(root, config.ramdisk_size)
+            hold = await _own(ramdisk, config, runtime)
+        if hold is None:
+            return
+        try:
+            await Watcher(config, runtime, ramdisk).run()
+        finally:
+            hold()
+
+
+@contextmanager
+def _noticed(root: Path, runtime: Runtime, *, owned: bool) -> Iterator[None]:
+    """Tell a trainer that waits why this watcher cannot begin."""
     try:
-        await Watcher(config, runtime, ramdisk).run()
-    finally:
-        hold()
+        yield
+    except OSError as error:
+        reason = explain(root, error)
+        text = f"the watcher cannot begin: {reason}"
+        if reason is not None and give_notice(root, text, time.time(), owned=owned):
+            runtime.log.warning("waiting_trainer_failed", reason=reason)
+        raise
 
 
 async def _own(ramdisk: Ramdisk, config: WatcherConfig, runtime: Runtime) -> Callable[[], None] | None:
@@ -174,8 +195,9 @@ class Watcher:
         bus = self.runtime.bus
         self.transfer = bus.push(self.config.endpoint("transfer"))
         self.uploader = bus.push(self.config.endpoint("uploader"))
-        self.disk.ramdisk.write_host(self.config.host)
-        started = await self._in(self.small, self.disk.start)
+        with _noticed(self.disk.ramdisk.root, self.runtime, owned=True):
+            self.disk.ramdisk.write_host(self.config.host)
+            started = await self._in(self.small, self.disk.start)
         await self.inbox.put(started)
         await bus.pull(self.config.endpoint("watcher"), self._hear)
         self._tell_ready()

@@ -60,6 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         unfinished: saves that are empty or growing, as texts for people (bounded).
         leftovers: names of an earlier run that the next yaml's clean-up will remove.
         foreign: number of names that are none of ours.
+        misfits: of these the names that end as a save's and are no save's, each with what stands there (bounded).
         watching: the scan began after the watch on the directory stood.
     """
 
@@ -69,5 +70,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: tuple[str, ...] = ()
     leftovers: int = 0
     foreign: int = 0
+    misfits: tuple[tuple[str, str], ...] = ()
     room: Room | None = None
     watching: bool = True

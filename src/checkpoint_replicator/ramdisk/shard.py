@@ -104,8 +104,10 @@ def _parse(text: bytes, address: Address, path: Path) -> Tree:
 def _open(data: Path, tree: Tree) -> Content:
     try:
         content = Content(data)
-    except (FileNotFoundError, UnsupportedError) as error:
-        raise CorruptError(f"{data}: {error}") from error
+    except FileNotFoundError as error:
+        raise CorruptError(f"{data}: is missing") from error
+    except UnsupportedError as error:  # names it
+        raise CorruptError(str(error)) from error
     if content.is_directory != tree.is_directory:
         content.close()
         raise CorruptError(f"{data}: expected {'a directory' if tree.is_directory else 'a file'}")

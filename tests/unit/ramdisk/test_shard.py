@@ -41,14 +41,14 @@ def test_missing_or_changed_kinds_of_data_are_corrupt(tmp_path: Path) -> None:
     tag = named(ramdisk, fill(tmp_path / "x", 10))
     data = ramdisk.layout.data(tag.address)
     data.unlink()
-    with pytest.raises(CorruptError):
+    with pytest.raises(CorruptError, match=rf"^{data}: is missing$"):
         ramdisk.open_shard(tag.address)
     data.mkdir()
     with pytest.raises(CorruptError, match="expected a file"):
         ramdisk.open_shard(tag.address)
     data.rmdir()
     data.symlink_to("/etc/passwd")
-    with pytest.raises(CorruptError, match="a link"):
+    with pytest.raises(CorruptError, match=rf"^{data}: is a link, expected a file or a directory$"):
         ramdisk.open_shard(tag.address)
 
 

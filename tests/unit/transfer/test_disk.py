@@ -1,6 +1,8 @@
+import errno
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +22,7 @@ from checkpoint_transfer.receiving import (
     NamingFailed,
     PartialAbsent,
     PartialOpened,
+    PartialRefused,
     RoomMissing,
     ShardNamed,
     ShardStood,
@@ -128,6 +131,13 @@ def test_what_a_copy_lacks_is_told(tmp_path: Path) -> None:
     answer = scene.disk.open_partial(scene.address, A, scene.body, Reserve(2 * MIB, 0))
     assert isinstance(answer, RoomMissing)
     assert answer.lacking >= len(DATA) + 2 * MIB - 4 * MIB
+
+
+def test_a_ramdisk_that_may_not_be_written_is_not_called_full(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(scene.ramdisk, "partial", Mock(side_effect=refused))
+    answer = scene.disk.open_partial(scene.address, A, scene.body, None)
+    assert answer == PartialRefused("the ramdisk refuses a copy: [Errno 30] Read-only file system")
 
 
 def test_law_8_before_the_first_save_a_copy_leaves_room_for_one_as_large_as_itself(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from checkpoint_transfer.receiving import (
     OpenPartial,
     PartialAbsent,
     PartialOpened,
+    PartialRefused,
     ReceiverEffect,
     ReceiverEvent,
     RoomMissing,
@@ -265,6 +266,15 @@ def test_without_room_a_fetch_fails_before_it_asks_for_a_leaf() -> None:
     book.says(TreeArrived(A, BODY))
     book.on(RoomMissing("4 MiB do not fit"))
     assert (book.receiver.phase, book.receiver.fault) == (Phase.FAILED, "no_room")
+
+
+def test_a_ramdisk_that_refuses_a_copy_does_not_lack_room() -> None:
+    book = Fetch(A)
+    book.says(PartialAbsent())
+    book.says(TreeArrived(A, BODY))
+    book.on(PartialRefused("Read-only file system"))
+    assert (book.receiver.phase, book.receiver.fault) == (Phase.FAILED, "failed")
+    assert book.receiver.reason == "Read-only file system"
 
 
 def test_without_sources_a_fetch_says_so() -> None:

@@ -156,6 +156,29 @@ def test_a_claim_without_its_note_belongs_to_the_last_session(disk: Disk) -> Non
     assert disk.start().claims == (CLAIM,)
 
 
+def test_a_save_with_paths_beyond_any_limit_is_unsupported_by_name_and_can_be_let_go(disk: Disk) -> None:
+    step = root(disk) / "3"
+    step.mkdir()
+    folder = os.open(step, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=folder)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    answer = disk.perform(do.ClaimSave("3", step.stat().st_ino, CLAIM))
+    assert isinstance(answer, did.SaveClaimed)
+    failed = disk.hash(do.HashClaim(CLAIM))
+    assert isinstance(failed, did.HashFailed)
+    assert failed.kind == "unsupported"
+    assert "expected at most 4095" in failed.reason
+    disk.perform(do.DropClaim(CLAIM))
+    disk.sweep()
+    assert not list(disk.ramdisk.layout.claims.rglob("*w0"))
+    assert not list(disk.ramdisk.layout.trash.iterdir())
+
+
 def test_a_link_in_a_save_makes_it_unsupported(disk: Disk) -> None:
     step = root(disk) / "3"
     step.mkdir()
@@ -365,6 +388,20 @@ def test_a_commit_is_noted_in_the_sidecar(disk: Disk) -> None:
     inventory = disk.perform(do.TakeInventory(recover=True))
     assert isinstance(inventory, did.InventoryTaken)
     assert inventory.held[0].committed
+
+
+def test_data_that_is_gone_is_called_missing_by_its_path_alone(disk: Disk) -> None:
+    tag = named(disk)
+    data, tree = disk.ramdisk.layout.data(tag.address), disk.ramdisk.layout.tree(tag.address)
+    data.unlink()
+    verify = do.VerifyShard(tag.address, Stamp(1, Epoch(1), 1))
+    gone = disk.perform(verify)
+    tree.unlink()
+    lost = disk.perform(verify)
+    assert [did_.reason for did_ in (gone, lost) if isinstance(did_, did.ShardVerified)] == [
+        f"{data}: is missing",
+        f"{tree}: is missing",
+    ]
 
 
 def test_a_shard_that_is_not_here_cannot_be_verified(disk: Disk) -> None:

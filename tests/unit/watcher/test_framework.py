@@ -1,5 +1,6 @@
 """When a save is finished."""
 
+import errno
 import os
 import pickle
 import signal
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint_replicator.ramdisk.files import Files
+from checkpoint_replicator.tree import MAX_DEPTH
 from checkpoint_watcher.framework import (
     QUIET,
     Arrival,
@@ -147,6 +150,62 @@ def test_look_into_sees_every_file_and_nothing_where_nothing_is(tmp_path: Path) 
     assert [name for name, *_ in content.files] == ["b/c", "link"]
     assert content.size == 6  # a link has the length of its target's name
     assert look_into(tmp_path / "gone") is None
+
+
+def test_a_file_at_a_path_beyond_any_limit_of_the_kernel_is_seen_and_one_too_deep_is_stood_for(tmp_path: Path) -> None:
+    step = tmp_path / "7"
+    step.mkdir()
+    before = look_into(step)
+    folder = os.open(step, os.O_RDONLY)
+    for _ in range(MAX_DEPTH + 1):
+        os.mkdir("d" * 200, dir_fd=folder)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+        os.close(folder)
+        folder = below
+    content = look_into(step)
+    os.utime(folder, ns=(1, 1))  # as a new name in it does
+    os.close(folder)
+    after = look_into(step)
+    Files().remove(step)  # pytest cannot
+    assert before == EMPTY_DIRECTORY
+    assert content is not None
+    assert after is not None
+    assert content.cut
+    assert is_complete(step, content) is False
+    assert len(content.files) == MAX_DEPTH + 2
+    assert max(len(name) for name, *_ in content.files) == 201 * (MAX_DEPTH + 1)
+    assert verdict(content, probed=Openness.UNKNOWN, steady=QUIET, scans=3, complete=False) is Verdict.READY
+    assert after != content, "what happens in the deepest directory that is known shows in its times"
+
+
+def test_a_directory_that_may_not_be_listed_or_searched_is_judged_by_its_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = tmp_path / "7"
+    (step / "closed").mkdir(parents=True)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        whole = look_into(step)
+    assert whole is not None
+    assert [name for name, *_ in whole.files] == ["./"]
+    assert openness(step, whole) is Openness.UNKNOWN
+    assert verdict(whole, probed=Openness.UNKNOWN, steady=QUIET, scans=3, complete=False) is Verdict.READY
+    opened = os.open
+
+    def forbid(path: str | Path, flags: int, *, dir_fd: int | None = None) -> int:
+        if path == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", forbid)
+    part = look_into(step)
+    assert part is not None
+    assert [name for name, *_ in part.files] == ["closed/"]
 
 
 def test_the_kernel_tells_whether_a_file_is_open_for_writing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from checkpoint_replicator.shape import Shape
 from checkpoint_watcher import effects as do
 from checkpoint_watcher import events as did
 from checkpoint_watcher.record import Lineage
+from checkpoint_watcher.saves import MAX_TOLD
 from support.watcher_shell import WISH, ModelRamdisk, WatcherShell
 from support.watcher_story import (
     JOB,
@@ -127,6 +128,56 @@ def test_s32_a_save_of_another_job_or_rank_is_not_touched(shell: WatcherShell) -
     shell.scan()
     assert len(shell.disk.public) == 3
     assert not shell.disk.held
+
+
+def told(shell: WatcherShell) -> list[str]:
+    return [effect.line for effect in shell.done if isinstance(effect, do.AppendErrors)]
+
+
+def test_names_that_are_no_saves_of_the_session_are_told_once_with_what_was_expected(shell: WatcherShell) -> None:
+    shell.disk.save(8, job="earlier")
+    run_fresh(shell)
+    shell.disk.save(1, job="other")
+    shell.disk.save(1, rank=1)
+    shell.disk.save(1, worker=4)
+    shell.disk.save_directory(4)
+    shell.disk.misfits = (("j-s2-n0-w0.save", "a link"),)
+    for _ in range(3):
+        shell.scan()
+    expected = "is no save of this session and is not taken: expected a file j-s<step>-n0-w<0 to 0>.save, found"
+    assert told(shell) == [
+        f"4 {expected} a directory",
+        f"j-s1-n0-w4.save {expected} worker 4",
+        f"j-s1-n1-w0.save {expected} rank 1",
+        f"j-s2-n0-w0.save {expected} a link",
+        f"other-s1-n0-w0.save {expected} job other",
+    ]
+    assert shell.disk.public.keys() >= {"earlier-s8-n0-w0.save"}
+    shell.done.clear()
+    again = WatcherShell(shell.disk).start()
+    again.scan()
+    assert told(again) == [], "a new life does not know what was told"
+    shell.disk.save(2, job="other")
+    again.scan()
+    assert len(told(again)) == 1
+
+
+def test_a_directorys_session_is_told_of_files_and_of_nothing_else(shell: WatcherShell) -> None:
+    run_fresh(shell, framework="pytorch.distributed")
+    shell.disk.save(1)
+    shell.disk.misfits = (("x.save", "a file"),)
+    shell.scan()
+    (line,) = told(shell)
+    assert line.endswith("is not taken: expected a directory named by its step, found a file")
+
+
+def test_a_session_is_told_of_a_bounded_number_of_names(shell: WatcherShell) -> None:
+    run_fresh(shell)
+    shell.disk.misfits = tuple((f"{number}.save", "a file") for number in range(MAX_TOLD + 5))
+    shell.scan()
+    shell.disk.misfits = tuple((f"x{number}.save", "a file") for number in range(5))
+    shell.scan()
+    assert len(told(shell)) == MAX_TOLD
 
 
 def test_fault_15_the_same_step_again_with_the_same_content_is_nothing_new(shell: WatcherShell) -> None:

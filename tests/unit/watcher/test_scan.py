@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_replicator.ramdisk.files import Files
-from checkpoint_watcher.framework import Arrival
+from checkpoint_watcher.framework import QUIET, Arrival
 from checkpoint_watcher.scan import Scanner
 from checkpoint_watcher.snapshot import Snapshot
 
@@ -109,7 +109,16 @@ def test_leftovers_and_foreign_names_are_counted(scanner: Scanner, tmp_path: Pat
     (tmp_path / "jax-init-info.txt").touch()
     os.mkfifo(tmp_path / "j-s1-n0-w0.save")
     snapshot = scanner.scan(0)
+    (tmp_path / "j-s2-n0-w0.save").symlink_to("x")
+    (tmp_path / "j-s3-n0-w0.save").mkdir()
+    (tmp_path / "odd.save").touch()
     assert (snapshot.leftovers, snapshot.foreign) == (2, 2)
+    assert scanner.scan(0).misfits == (
+        ("j-s1-n0-w0.save", "a pipe or device"),
+        ("j-s2-n0-w0.save", "a link"),
+        ("j-s3-n0-w0.save", "a directory"),
+        ("odd.save", "a file"),
+    )
     assert not snapshot.finished
 
 
@@ -167,6 +176,9 @@ def test_a_save_with_paths_that_are_too_long_is_left_to_hashing_which_names_it(
         os.close(old)
     os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
     os.close(folder)
+    assert names(scanner.scan(-QUIET - 2)) == []
+    assert names(scanner.scan(-QUIET)) == []
+    assert names(scanner.scan(-2)) == ["5"], "with nothing else in it, too"
     (top / "a").write_bytes(b"x")
     assert names(scanner.scan(0, {"5": Arrival.MOVED})) == ["5"]
     Files().remove(top)

@@ -1,6 +1,7 @@
 """The shell; what it does with real processes is in tests/integration/test_watcher.py."""
 
 import errno
+import os
 from pathlib import Path
 from typing import cast
 from unittest.mock import AsyncMock
@@ -19,7 +20,7 @@ from checkpoint_replicator.metrics import Health
 from checkpoint_replicator.process import Runtime
 from checkpoint_replicator.ramdisk import Ramdisk
 from checkpoint_watcher import effects as do
-from checkpoint_watcher import service
+from checkpoint_watcher import notice, service
 from checkpoint_watcher.__main__ import main
 from checkpoint_watcher.config import WatcherConfig
 from support.memory_bus import MemoryBus, MemoryNetwork
@@ -28,6 +29,31 @@ from support.memory_bus import MemoryBus, MemoryNetwork
 def test_a_ramdisk_that_is_no_directory_is_a_configuration_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["--ramdisk", str(tmp_path / "absent"), "--run", str(tmp_path)])
     assert result.exit_code == 78
+
+
+def test_working_files_that_may_not_be_written_end_the_watcher_without_a_traceback_and_a_waiting_trainer_learns_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ramdisk = tmp_path / "r"
+    ramdisk.mkdir()
+    (ramdisk / "replicator.yaml").write_text("job-name: j\n")
+    os.utime(ramdisk / "replicator.yaml", (1, 1))
+
+    def refuse(self: Ramdisk, service: str, _: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self.layout.service_lock(service)))
+
+    monkeypatch.setattr(Ramdisk, "hold", refuse)
+    monkeypatch.setattr(notice, "QUIET", -1)
+    flags = ["--health", "127.0.0.1:0", "--log-format", "json"]
+    result = CliRunner().invoke(main, ["--ramdisk", str(ramdisk), "--run", str(tmp_path / "run"), *flags])
+    told = f"{ramdisk}/.replicator/watcher.lock: Read-only file system, expected what uid {os.geteuid()} may"
+    assert result.exit_code == 75
+    logged = result.output + capfd.readouterr().err
+    assert told in logged
+    assert "Traceback" not in logged
+    assert "could not handle" not in logged
+    assert not (ramdisk / "replicator.yaml").exists()
+    assert told in (ramdisk / "replicator.failed").read_text()
 
 
 def test_check_prints_the_configuration(tmp_path: Path) -> None:
