@@ -123,6 +123,7 @@ WHERE: Final = {
 """Effect to its stage; the others lie on the way of a save."""
 ELSEWHERE: Final = {
     "transfer OpenPartial 12": "backing up",
+    "transfer OpenPartial 16": "rotting",
     "watcher Start 4": "recovering a sweep",
     "watcher Start 5": "recovering a sweep",
     "watcher PublishMarkers 10": "restarting after a wish",
