@@ -41,6 +41,8 @@ FRAMEWORK: Final = "pytorch.distributed"
 PATIENCE: Final = 30.0
 """Seconds for anything to come; what takes as long is stuck."""
 POLL: Final = 0.02
+SEEN: Final = 5.0
+"""Seconds within which the death of a process is seen, unless it was started again."""
 ATTEMPTS: Final = 4
 """So often something is done until it comes to a point that not every time lies on its way."""
 SHM: Final = Path("/dev/shm")  # noqa: S108  # mkdtemp makes a private directory in it
@@ -218,9 +220,15 @@ class Scene:
         )
 
     async def terminate(self, name: str) -> None:
-        """SIGTERM; it ends in its own time."""
+        """SIGTERM; it ends in its own time. One that dies meanwhile at a failpoint may be started again already."""
+        life = self.supervisor.state(name).pid
         self.signal(name, signal.SIGTERM)
-        await self.until(f"{name} to end", lambda: self.supervisor.state(name).condition is Condition.GIVEN_UP or None)
+
+        def ended() -> bool | None:
+            state = self.supervisor.state(name)
+            return state.condition is Condition.GIVEN_UP or state.pid != life or None
+
+        await self.until(f"{name} to end", ended)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a program, if it lives."""
@@ -321,7 +329,11 @@ class Scene:
     async def _revive(self) -> list[str]:
         while not self.reached:
             await asyncio.sleep(POLL / 2)
-        died = await self.until("a process to die", self._dead)
+        seen = time.monotonic()
+        # Who ends a process on purpose may have started it again before its death was seen here.
+        died = await self.until(
+            "a process to die", lambda: self._dead() or ([] if time.monotonic() > seen + SEEN else None)
+        )
         found = self.look()
         await self.start(died)
         return found
