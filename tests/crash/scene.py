@@ -214,10 +214,16 @@ class Scene:
         """Start programs and wait until they are ready."""
         self.supervisor.start(names)
         # One that dies meanwhile, at a failpoint, is started again by whoever armed it.
-        await self.until(
-            f"{', '.join(names)} to be ready",
-            lambda: all(self.supervisor.state(name).condition is Condition.READY for name in names) or None,
-        )
+        try:
+            await self.until(
+                f"{', '.join(names)} to be ready",
+                lambda: all(self.supervisor.state(name).condition is Condition.READY for name in names) or None,
+            )
+        except AssertionError as error:
+            states = "; ".join(
+                f"{one.name}: {one.condition} {one.reason} (pid {one.pid})" for one in self.supervisor.states
+            )
+            raise AssertionError(f"{error}; {states}") from error
 
     async def terminate(self, name: str) -> None:
         """SIGTERM; it ends in its own time. One that dies meanwhile at a failpoint may be started again already."""
