@@ -28,6 +28,8 @@ MOST_FAILED: Final = 3
 """So many saves of an epoch that failed since the last commit are an alarm."""
 SHORT: Final = frozenset({SaveState.MUTATED, SaveState.SKIPPED})
 """A shard is missing for good, unless its trainer saves the step again."""
+Faults = tuple[tuple[Host, Fault], ...]
+"""What hosts could not do for one save."""
 UNDECIDED: Final = frozenset({SaveState.SAVING, SaveState.REPLICATING, SaveState.INCOMPLETE})
 
 
@@ -153,6 +155,7 @@ class Saves:
         desk = self._desk
         saves = desk.state.saves
         reported = sorted(self.reported())
+        told = self._faults()
         known = (saves.get(save) for save in reported)
         lost = any(record is None or record.state is not SaveState.COMMITTED for record in known)
         traced = committed_by(desk) if lost else set()
@@ -163,21 +166,21 @@ class Saves:
                 self._show_protection(record, found, crew, now)
                 continue
             if save in traced:  # the index was lost, and with it that this was committed; a copy may be missing by now
-                verdict = self._verdict(save, found, crew)
+                verdict = self._verdict(save, found, crew, told.get(save, ()))
                 self._take(save, msgspec.structs.replace(verdict, state=SaveState.COMMITTED, reason=""), crew, now)
                 continue
-            if record is not None and record.state in FINAL:
-                self._explain_abandoned(record, found, crew, now)
-                continue
-            self._take(save, self._verdict(save, found, crew), crew, now)
-        self._judged = {save: judged for save, judged in self._judged.items() if save in self._moved}
+            faults = told.get(save, ())
+            if record is None or record.state is not SaveState.ABANDONED:
+                self._take(save, self._verdict(save, found, crew, faults), crew, now)
+            elif any(fault.kind in UNTAKEN for _, fault in faults):
+                self._explain_abandoned(record, self._verdict(save, found, crew, faults), now)
+        self._judged = {save: self._judged[save] for save in reported if save in self._judged}
         incomplete = (save for save, (_, verdict) in self._judged.items() if verdict.state is SaveState.INCOMPLETE)
         self._untaken = frozenset(incomplete)  # a verdict says so of these alone: what is stuck is called so by its age
         self._give_up(now)
 
-    def _verdict(self, save: Save, found: Found | None, crew: Crew) -> SaveVerdict:
+    def _verdict(self, save: Save, found: Found | None, crew: Crew, faults: Faults) -> SaveVerdict:
         """Judge, where anything is different from last time."""
-        faults = self._faults(save)
         known = self._judged.get(save)
         if known is None or known[0][0] is not found or known[0][1] is not crew or known[0][2] != faults:
             known = ((found, crew, faults), judge(save, found, crew, faults=faults))
@@ -196,7 +199,7 @@ class Saves:
         record = desk.state.saves.get(save)
         if record is None or record.state is not state:
             desk.note(f"save_{state}", save=str(save), reason=verdict.reason)
-        wall = round(desk.wall(now), 3)
+        wall = desk.moment(now)
         same = record is not None and record.state is state
         desk.state.saves[save] = SaveRecord(
             save=save,
@@ -227,25 +230,21 @@ class Saves:
             self._desk.note("saves_failing", save=str(last.save), reason=f"{what}; {last.state}: {last.reason}")
         self._failing = len(failed) >= MOST_FAILED
 
-    def _explain_abandoned(self, record: SaveRecord, found: Found | None, crew: Crew, now: float) -> None:
+    def _explain_abandoned(self, record: SaveRecord, verdict: SaveVerdict, now: float) -> None:
         """A save may be given up before its hash shows why it is not taken: that is told all the same."""
-        faults = self._faults(record.save)
-        if not any(fault.kind in UNTAKEN for _, fault in faults):
-            return
-        verdict = judge(record.save, found, crew, faults=faults)
         why = record.reason.partition("; ")[0]
         reason = f"{why}; {verdict.reason}"
         if verdict.state is SaveState.INCOMPLETE and record.reason != reason:
-            wall = round(self._desk.wall(now), 3)
-            self._desk.state.saves[record.save] = _replaced(record, SaveState.ABANDONED, reason, wall)
+            self._desk.state.saves[record.save] = _replaced(record, SaveState.ABANDONED, reason, self._desk.moment(now))
 
-    def _faults(self, save: Save) -> list[tuple[Host, Fault]]:
-        return [
-            (host, fault)
-            for host, voice in sorted(self._desk.hearing.voices.items())
-            for fault in voice.report.faults
-            if fault.save == save
-        ]
+    def _faults(self) -> dict[Save, Faults]:
+        """Return what hosts could not do, by save."""
+        found: dict[Save, Faults] = {}
+        for host, voice in sorted(self._desk.hearing.voices.items()):
+            for fault in voice.report.faults:
+                if fault.save is not None:
+                    found[fault.save] = (*found.get(fault.save, ()), (host, fault))
+        return found
 
     def _give_up(self, now: float) -> None:
         """What fell behind a committed save or lies between the oldest and the newest in flight never commits."""
@@ -258,7 +257,7 @@ class Saves:
             record = desk.state.saves[save]
             why = f"save {newest} was committed first" if save in behind else "newer saves came"
             reason = f"{why}; {record.reason}" if record.reason else why
-            desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, round(desk.wall(now), 3))
+            desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, desk.moment(now))
             self._moved.pop(save, None)
             desk.note("save_abandoned", save=str(save), reason=reason)
         self._give_up_past(now)
@@ -272,7 +271,7 @@ class Saves:
             is_restored = restored is not None and restored.save == save
             if save.epoch < epoch.number and record.state in UNDECIDED and not is_restored:
                 reason = f"epoch {epoch.number} began; {record.reason}".removesuffix("; ")
-                wall = round(desk.wall(now), 3)
+                wall = desk.moment(now)
                 desk.state.saves[save] = _replaced(record, SaveState.ABANDONED, reason, wall)
                 self._moved.pop(save, None)
                 desk.note("save_abandoned", save=str(save), reason=reason)
@@ -284,7 +283,7 @@ class Saves:
         if (copies == 0) != record.unprotected:
             name = "save_unprotected" if copies == 0 else "save_protected"
             self._desk.note(name, save=str(record.save), copies=str(copies))
-        self._desk.state.saves[record.save] = _protected(record, copies, round(self._desk.wall(now), 3))
+        self._desk.state.saves[record.save] = _protected(record, copies, self._desk.moment(now))
 
     def _watch_restored(self, crew: Crew, now: float) -> None:
         """Show how well the restored save is protected until a save of this epoch commits."""
@@ -295,7 +294,7 @@ class Saves:
         shards = {key: tag.address for key, tag in choice.tags.items()}
         record = desk.state.saves.get(choice.line.save)
         if record is None or record.state is not SaveState.COMMITTED:
-            wall = round(desk.wall(now), 3)
+            wall = desk.moment(now)
             record = SaveRecord(
                 save=choice.line.save,
                 shape=choice.line.shape,

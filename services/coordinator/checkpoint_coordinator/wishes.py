@@ -82,7 +82,7 @@ class Wishes:
             return
         held = any(report.hold for report in reports if report.keep == latest)
         if held and desk.state.hold is None:
-            self._found = desk.state.hold = Hold(reason=FOUND, since=round(desk.wall(now), 3))
+            self._found = desk.state.hold = Hold(reason=FOUND, since=desk.moment(now))
             desk.note("hold_found", reason=f"hosts obey {latest}, which lets nothing go, and Redis lost it")
         elif not held and desk.state.hold is not None and desk.state.hold is self._found:
             self._found = desk.state.hold = None
@@ -93,7 +93,7 @@ class Wishes:
         wishes = self._desk.state.wishes
         before = wishes.pop(ident, None)
         same = before is not None and (before.state, before.reason) == (state, reason)
-        at = before.at if same and before is not None else round(self._desk.wall(now), 3)
+        at = before.at if same and before is not None else self._desk.moment(now)
         wishes[ident] = WishAnswer(kind=kind, state=state, reason=reason, at=at)
         while len(wishes) > MOST_ANSWERS:
             del wishes[min(wishes, key=lambda one: wishes[one].at)]
@@ -146,7 +146,7 @@ class Wishes:
         if named != 1 or (wish.backup is not None and not is_backup_name(wish.backup)):
             self._refuse(wish, "expected a save, or the name of a backup, or none", now)
             return True
-        forced = Forced(save=wish.save, backup=wish.backup, none=wish.none, at=round(desk.wall(now), 3))
+        forced = Forced(save=wish.save, backup=wish.backup, none=wish.none, at=desk.moment(now))
         fault = ""
         unheard: tuple[str, ...] = ()
         if not forced.none:
@@ -189,7 +189,7 @@ class Wishes:
             self._refuse(wish, "the job is being forgotten, the hosts remove what they have", now)
             return
         if desk.state.hold is None:
-            desk.state.hold = Hold(reason=wish.reason[:MOST_REASON], since=round(desk.wall(now), 3))
+            desk.state.hold = Hold(reason=wish.reason[:MOST_REASON], since=desk.moment(now))
             desk.note("held", wish=wish.id, reason=desk.state.hold.reason)
         self.answer(wish.id, wish.kind, WishState.TAKEN, "waiting for the hosts", now)
 
@@ -244,13 +244,13 @@ class Wishes:
         newest = trace(desk)
         holders = sorted(h for h in desk.live if desk.holds_anything(h))
         if wish.ramdisks or not holders:
-            desk.state.forgetting = Forgetting(wish=wish.id, since=round(desk.wall(now), 3))
+            desk.state.forgetting = Forgetting(wish=wish.id, since=desk.moment(now))
             self._given = (*self._given[-1:], desk.state.forgetting)
             desk.note("forgetting", wish=wish.id, hosts=" ".join(holders))
             self.answer(wish.id, wish.kind, WishState.TAKEN, "waiting for the hosts", now)
             return True
         if newest is not None:
-            desk.state.forgotten = Forgotten(upto=newest, since=round(desk.wall(now), 3))
+            desk.state.forgotten = Forgotten(upto=newest, since=desk.moment(now))
         desk.state.saves.clear()
         desk.state.keep = desk.state.forced = desk.state.branch = None
         desk.archive.forget()
